@@ -1,0 +1,1 @@
+"""Benchmarks that run against a server or an engine, outside the test suite."""

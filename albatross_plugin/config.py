@@ -1,0 +1,94 @@
+"""Settings of the plugin. The only module that reads environment variables.
+
+Precedence: a word in the strategy string, then the environment variable, then the default below.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from albatross_plugin.strategy import AlbatrossStrategy
+
+logger = logging.getLogger(__name__)
+
+
+def _setting(default: int | float | str | bool, env: str, about: str, low: float = 0) -> object:
+    return field(default=default, metadata={"env": env, "about": about, "low": low})
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Everything that shapes an engine. ``environment_table()`` documents the fields that have a variable."""
+
+    workers: int = 1
+    batch: int = 32
+    device: str = _setting("cuda", "ALBATROSS_DEVICE", "`cuda`, or `cpu` for the torch reference engine.")  # type: ignore[assignment]
+    prefill_chunk: int = _setting(100, "ALBATROSS_PREFILL_CHUNK", "Most prompt tokens of one request in a pass while other requests are decoding.", 1)  # type: ignore[assignment]
+    prefill_budget: int = _setting(0, "ALBATROSS_PREFILL_BUDGET", "Most prompt tokens of all requests in one pass; 0 chooses 512 on the CPU and 4096 on a GPU.")  # type: ignore[assignment]
+    max_prefill_count: int = _setting(0, "ALBATROSS_MAX_PREFILL_COUNT", "Most requests admitted in one step while others are decoding; 0 means an eighth of the batch, at least 1.")  # type: ignore[assignment]
+    min_forward_seq_len: int = _setting(10, "ALBATROSS_MIN_FORWARD_SEQ_LEN", "Prompts with fewer tokens left are fed one token a step beside the decoding rows.", 1)  # type: ignore[assignment]
+    decode_prefill_ratio: int = _setting(5, "ALBATROSS_DECODE_PREFILL_RATIO", "Decode steps between two prefill passes while requests are decoding.", 1)  # type: ignore[assignment]
+    gather_ms: float = _setting(4.0, "ALBATROSS_GATHER_MS", "How long an idle engine waits for a sibling of the request that woke it, so that a burst shares one pass. Milliseconds; the whole wait is at most eight times this.")  # type: ignore[assignment]
+    max_queue: int = _setting(4096, "ALBATROSS_MAX_QUEUE", "Requests that may wait for a slot; beyond it the answer is 429.", 1)  # type: ignore[assignment]
+    max_prompt_tokens: int = _setting(1_048_576, "ALBATROSS_MAX_PROMPT_TOKENS", "Longest prompt in tokens; beyond it the answer is 400.", 1)  # type: ignore[assignment]
+    load_timeout: float = _setting(300.0, "ALBATROSS_LOAD_TIMEOUT", "Seconds until a load that reports nothing is given up.", 1)  # type: ignore[assignment]
+    threads: int = _setting(0, "ALBATROSS_THREADS", "Threads of one operator on the CPU; 0 means one fewer than the cores, at least 1.")  # type: ignore[assignment]
+    disconnect_check_interval: int = _setting(64, "ALBATROSS_DISCONNECT_CHECK_INTERVAL", "Tokens between two checks whether the client is still there.", 1)  # type: ignore[assignment]
+    tps_log_interval: float = _setting(5.0, "ALBATROSS_TPS_LOG_INTERVAL", "Seconds between two log lines with the decode throughput; 0 turns them off.")  # type: ignore[assignment]
+    profile: bool = _setting(False, "ALBATROSS_PROFILE", "`1` turns on the counters of `/albatross/profile`.")  # type: ignore[assignment]
+
+    @classmethod
+    def load(cls, strategy: AlbatrossStrategy | None = None, environ: Mapping[str, str] | None = None) -> EngineConfig:
+        """Merge strategy over environment over defaults; a bad variable is named in one warning and ignored."""
+        environ = os.environ if environ is None else environ
+        values: dict[str, object] = {}
+        for item in fields(cls):
+            name = item.metadata.get("env")
+            if name and environ.get(name, "").strip():
+                value = _parse(name, environ[name].strip(), item.default, item.metadata["low"])
+                if value is not None:
+                    values[item.name] = value
+        if strategy is not None:
+            values.update(workers=strategy.worker_num, batch=strategy.batch_size)
+            if strategy.device is not None:
+                values["device"] = strategy.device
+        return cls(**values)  # type: ignore[arg-type]
+
+    @property
+    def admissions_per_step(self) -> int:
+        return self.max_prefill_count or max(int(self.batch * 0.125), 1)
+
+    @property
+    def pass_budget(self) -> int:
+        return self.prefill_budget or (512 if self.device == "cpu" else 4096)
+
+    @property
+    def cpu_threads(self) -> int:
+        return self.threads or max(1, (os.cpu_count() or 1) - 1)
+
+
+def _parse(name: str, text: str, default: object, low: float) -> object | None:
+    """The value of one variable in the type of its default, or None after one warning."""
+    value: object
+    try:
+        if isinstance(default, bool):
+            value = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}[text.lower()]
+        elif isinstance(default, str):
+            value = {"cpu": "cpu", "cuda": "cuda"}[text.lower()]
+        else:
+            number = type(default)(text)  # type: ignore[call-arg]
+            if not number >= low:
+                raise ValueError(text)
+            value = number
+    except (ValueError, KeyError):
+        logger.warning("%s=%r is not usable; using the default %r", name, text, default)
+        return None
+    return value
+
+
+def environment_table() -> list[tuple[str, str, str]]:
+    """(variable, default, meaning) for docs/environment.md."""
+    return [(f.metadata["env"], str(f.default), f.metadata["about"]) for f in fields(EngineConfig) if "env" in f.metadata]

@@ -1,0 +1,81 @@
+"""Every error that a user of the plugin can cause, each on the built-in base that fits it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+REQUIREMENT_TEXT = "Albatross backend requires a CUDA-capable GPU and an RWKV-7 .pth model."
+INIT_PREFIX = "Albatross engine initialization failed: "
+
+
+class RequestError(ValueError):
+    """One HTTP request cannot be served; a host recognises it by its ``status`` attribute.
+
+    ``status`` is the HTTP status, ``code`` a stable machine-readable word, ``param`` the name of the
+    offending parameter (or None), ``headers`` extra response headers such as ``Retry-After``.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        code: str = "invalid_request_error",
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.code = code
+        self.param = param
+        self.headers = dict(headers or {})
+
+
+class EngineInitError(RuntimeError):
+    """The engine could not be started; the text is the cause behind one fixed prefix."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(cause if cause.startswith(INIT_PREFIX) else INIT_PREFIX + cause)
+
+
+class EngineInitTimeout(TimeoutError):
+    """The workers reported neither success nor failure within the load timeout."""
+
+
+class CheckpointError(ValueError):
+    """The file is not a checkpoint that this engine can serve; the text names the key at fault."""
+
+
+class DeviceError(ValueError):
+    """The requested device, or number of devices, is not there."""
+
+
+class TokenizerError(ValueError):
+    """A vocabulary file is missing or cannot be read."""
+
+
+class UnsupportedError(NotImplementedError):
+    """A call of the host's model surface that a batch engine does not offer; routes answer 400."""
+
+    status = 400
+    code = "unsupported"
+    param: str | None = None
+    headers: Mapping[str, str] = {}
+
+    @property
+    def message(self) -> str:
+        return str(self)
+
+
+class GenerationError(RuntimeError):
+    """A request that was accepted could not be finished.
+
+    ``status`` is what HTTP would call it: 500 for a fault in the step, 503 when the engine went away.
+    """
+
+    def __init__(self, message: str, *, status: int = 500, code: str = "engine_error") -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.code = code

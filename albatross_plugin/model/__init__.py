@@ -1,0 +1,1 @@
+"""The RWKV-7 model. The only folder that imports torch at module level."""
