@@ -1,0 +1,304 @@
+"""AlbatrossRWKV: the model object that a host holds. It owns the engine's thread and speaks the host's surface."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import TimeoutError as FutureTimeout
+from enum import Enum
+from pathlib import Path
+from typing import Any, NoReturn
+
+from albatross_plugin.completion import AlbatrossCompletion
+from albatross_plugin.config import EngineConfig
+from albatross_plugin.engine.core import AsyncEngineCore
+from albatross_plugin.engine.request import Request
+from albatross_plugin.engine.step import WorkerSpec
+from albatross_plugin.errors import REQUIREMENT_TEXT, EngineInitError, EngineInitTimeout, RequestError, UnsupportedError
+from albatross_plugin.facade import ModelFacade, PipelineFacade
+from albatross_plugin.options import GenerationOptions, read_options
+from albatross_plugin.strategy import AlbatrossStrategy
+from albatross_plugin.tokenizer import WorldTokenizer, find_vocabulary
+
+logger = logging.getLogger(__name__)
+
+EXECUTOR = "albatross_plugin.model.executor:TorchExecutor"
+NO_RNN = "AlbatrossRWKV uses batch inference. Use generate() instead of run_rnn()."
+NO_EMBEDDING = "AlbatrossRWKV does not support embeddings. Use the standard RWKV backend for embedding tasks."
+
+_starting: list[AsyncEngineCore] = []
+
+
+class RWKVType(Enum):
+    """The families that hosts tell apart; this engine serves World models."""
+
+    NoneType = 1
+    Raw = 2
+    World = 3
+    Music = 4
+
+
+class AlbatrossRWKV:
+    """An RWKV-7 model behind a continuous-batching engine; a virtual subclass of the host's AbstractRWKV.
+
+    ``worker_num`` workers run ``batch_size`` requests each. ``tokenizer`` is a vocabulary file or name ("" and None:
+    the default). Raises EngineInitError with the cause when anything is missing, within seconds.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        worker_num: int = 1,
+        batch_size: int = 32,
+        tokenizer: str | None = None,
+        *,
+        device: str | None = None,
+        config: EngineConfig | None = None,
+        executor: str = EXECUTOR,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.config = config or EngineConfig.load(AlbatrossStrategy(worker_num, batch_size, device))
+        self.model_path = _resolve(model_path)
+        self.name = Path(self.model_path).stem
+        self._set_metadata()
+        self._finalizer: weakref.finalize[..., AlbatrossRWKV] | None = None
+        try:
+            self.tokenizer = WorldTokenizer(find_vocabulary(tokenizer))
+            _check_model_path(self.model_path)
+            _check_device(self.config)
+            self._init_engine(executor, dict(options or {}))
+        except (EngineInitError, EngineInitTimeout):
+            raise
+        except Exception as error:
+            raise EngineInitError(str(error) or type(error).__name__) from error
+        self.pipeline = PipelineFacade(self.tokenizer)
+        self.model = ModelFacade(self.info.n_layer, self.info.n_embd, self.info.vocab_size)
+        logger.info("Albatross engine initialized: workers=%d, batch_size=%d", self.config.workers, self.config.batch)
+
+    def _set_metadata(self) -> None:
+        """What hosts read and write on a model object (their ``get_rwkv_config``, chat template and state loader)."""
+        self.version = 7
+        self.EOS_ID = 0
+        self.tokenizer_len = 65536
+        self.rwkv_type = RWKVType.World
+        self.interface, self.user, self.bot = ":", "User", "Assistant"
+        self.max_tokens_per_generation = 500
+        self.temperature = 1.0
+        self.top_p = 0.3
+        self.top_k = 0
+        self.penalty_alpha_presence: float = 0
+        self.penalty_alpha_frequency: float = 1
+        self.penalty_decay = 0.996
+        self.global_penalty = False
+        self.state_path = ""
+        self.state_tuned: list[Any] | None = None
+        self.model_state: Any = None
+        self.model_tokens: list[int] = []
+
+    def _init_engine(self, executor: str, options: dict[str, Any]) -> None:
+        """Start the thread ``albatross-engine`` with a loop of its own, and the workers on it."""
+        specs = [
+            WorkerSpec(
+                executor=executor,
+                model_path=self.model_path,
+                device=self.config.device,
+                worker=index,
+                rows=self.config.batch + 1,
+                token_limit=self.tokenizer.token_limit,
+                threads=self.config.cpu_threads,
+                options=options,
+            )
+            for index in range(self.config.workers)
+        ]
+        self._core = AsyncEngineCore(self.config, specs, name=self.name)
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=_run_loop, args=(loop,), name="albatross-engine", daemon=True)
+        # A host that only drops its reference gets its memory back too.
+        self._finalizer = weakref.finalize(self, _stop_engine, self._core, loop, thread)
+        thread.start()
+        _starting.append(self._core)
+        try:
+            self.info = asyncio.run_coroutine_threadsafe(self._core.start(), loop).result()
+        except BaseException:
+            self.shutdown()
+            raise
+        finally:
+            _starting.remove(self._core)
+
+    # --- generation -------------------------------------------------------------------------------------------------
+
+    def open(
+        self,
+        prompts: Sequence[Sequence[int]],
+        options: GenerationOptions,
+        *,
+        loop: asyncio.AbstractEventLoop | None,
+    ) -> AlbatrossCompletion:
+        """Submit every (prompt, choice), all or nothing; ``index = prompt * n + choice``. Never blocks.
+
+        ``prompts`` are lists of token ids. ``loop`` is where the completion will be read (None: synchronously).
+        Raises RequestError (400 bad ids or too long, 429 queue full, 503 going away).
+        """
+        state = tuple(self.state_tuned) if self.state_tuned else None
+        options.sampling.check_vocabulary(self.vocabulary_size)
+        group = self._core.next_request_id()
+        requests = []
+        for prompt in prompts:
+            if len(prompt) > self.config.max_prompt_tokens:
+                message = f"the prompt has {len(prompt)} tokens; at most {self.config.max_prompt_tokens} are accepted"
+                raise RequestError(message, param="prompt", code="context_length_exceeded")
+            ids = tuple(prompt)
+            for choice in range(options.n):
+                params = options.for_choice(choice)
+                requests.append(Request(self._core.next_request_id(), ids, params, group, options.priority, state))
+        source = self._core.submit(requests, loop=loop)
+        lengths = [len(request.prompt_ids) for request in requests]
+        return AlbatrossCompletion(source, self.tokenizer.token_bytes, options.stops, [r.params for r in requests], lengths)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Ids from 0 to one below this may stand in a prompt, a stop list or a bias."""
+        return min(self.info.vocab_size, self.tokenizer_len)
+
+    def check_ids(self, prompt: Sequence[Any]) -> list[int]:
+        """A client's own list of token ids, checked. Raises RequestError that names the first bad one."""
+        for token in prompt:
+            if type(token) is not int or not 0 <= token < self.vocabulary_size:
+                message = f"the prompt holds {token!r}, which is not a token id from 0 to {self.vocabulary_size - 1}"
+                raise RequestError(message, param="prompt")
+        return list(prompt)
+
+    def options(
+        self,
+        body: Any,
+        *,
+        stop: str | Sequence[str] | None = None,
+        stop_token_ids: Sequence[int] | None = None,
+        chat_mode: bool = False,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> GenerationOptions:
+        """The call's settings: ``body`` over ``defaults`` (the host's saved config) over this object's attributes."""
+        return read_options(body, self, stop=stop, stop_token_ids=stop_token_ids, chat_mode=chat_mode, defaults=defaults)
+
+    def generate(
+        self,
+        body: Any,
+        prompt: str | None = None,
+        stop: str | Sequence[str] | None = None,
+        stop_token_ids: Sequence[int] | None = None,
+        **_: Any,
+    ) -> Iterator[tuple[Any, ...]]:
+        """Generate synchronously: an iterator of five-tuples, see AlbatrossCompletion.
+
+        The older form ``generate(prompt, stop=...)`` is told apart by its first argument and yields
+        ``(cumulative, delta, prompt_tokens, completion_tokens)``.
+        """
+        old_form = isinstance(body, str)
+        text = body if old_form else prompt
+        options = self.options(None if old_form else body, stop=stop, stop_token_ids=stop_token_ids)
+        completion = self.open([self.encode_prompt(text)], options, loop=None)
+        return (item[1:] for item in completion) if old_form else iter(completion)
+
+    def async_generate(
+        self,
+        body: Any,
+        prompt: str,
+        stop: str | Sequence[str] | None = None,
+        stop_token_ids: Sequence[int] | None = None,
+        **_: Any,
+    ) -> AlbatrossCompletion:
+        """As ``generate``, for ``async for`` on the running loop; the returned object has ``abort()``."""
+        options = self.options(body, stop=stop, stop_token_ids=stop_token_ids)
+        return self.open([self.encode_prompt(prompt)], options, loop=asyncio.get_running_loop())
+
+    def encode_prompt(self, prompt: str | None) -> list[int]:
+        """Token ids of a prompt; an empty one becomes a newline, as in the host."""
+        return self.tokenizer.encode(prompt or "\n")
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """JSON-able state of the engine: phase, load progress, slots, queue, rates. From any thread."""
+        return {"model": self.name, **self._core.status()}
+
+    def shutdown(self) -> None:
+        """End every request, join every thread, release the model's memory. Idempotent, from any thread."""
+        if self._finalizer is not None:
+            self._finalizer()
+        self.state_tuned = None
+
+    # --- the host's abstract surface --------------------------------------------------------------------------------
+
+    def run_rnn(self, _tokens: list[int], newline_adj: int = 0) -> NoReturn:
+        raise UnsupportedError(NO_RNN)
+
+    def get_embedding(self, input: str, fast_mode: bool = False) -> NoReturn:
+        raise UnsupportedError(NO_EMBEDDING)
+
+    def adjust_occurrence(self, occurrence: dict[int, float], token: int) -> None:
+        """Penalties are the sampler's own affair here."""
+
+    def adjust_forward_logits(self, logits: Any, occurrence: dict[int, float], i: int) -> None:
+        """Penalties are the sampler's own affair here."""
+
+    def fix_tokens(self, tokens: list[int]) -> list[int]:
+        return tokens
+
+    def delta_postprocess(self, delta: str) -> str:
+        return delta
+
+
+def starting_status() -> dict[str, Any] | None:
+    """Status of an engine whose load is still running, for a host that has no model object yet."""
+    return {**_starting[-1].status()} if _starting else None
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    # A module-level function: a closure over the model object would keep it alive after the host dropped it.
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+def _stop_engine(core: AsyncEngineCore, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    """End the engine and its thread; waits for both, a bounded time, unless called on that very thread."""
+    if threading.current_thread() is thread:
+        loop.create_task(core.shutdown()).add_done_callback(lambda _: loop.stop())
+        return
+    try:
+        asyncio.run_coroutine_threadsafe(core.shutdown(), loop).result(timeout=60)
+    except FutureTimeout:
+        logger.warning("the engine did not stop within 60 s")
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(timeout=10)
+
+
+def _resolve(model_path: str) -> str:
+    """The first place where a host would look for a relative path and the file exists; else the path as given."""
+    path = Path(model_path).expanduser()
+    for base in (Path(), Path(".."), Path("backend-python"), Path("build/bin"), Path("../build/bin")):
+        if (base / path).is_file():
+            return str((base / path).resolve())
+    return str(path)
+
+
+def _check_model_path(model_path: str) -> None:
+    if not model_path.lower().endswith(".pth"):
+        raise EngineInitError(f"{REQUIREMENT_TEXT} {model_path!r} is not a .pth file; choose another strategy for it.")
+    if not Path(model_path).is_file():
+        raise EngineInitError(f"model file not found: {model_path}")
+
+
+def _check_device(config: EngineConfig) -> None:
+    try:
+        from albatross_plugin.model.device import check_device
+    except Exception as error:
+        # A broken installation of torch raises anything from ImportError to OSError.
+        raise EngineInitError(f"PyTorch cannot be imported ({type(error).__name__}: {error}); install torch 2.6 or newer.") from error
+    check_device(config.device, config.workers)

@@ -1,0 +1,169 @@
+"""AlbatrossCompletion: one API call's texts, read from the engine's events, synchronously or not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from albatross_plugin.detokenizer import Detokenizer
+from albatross_plugin.engine.core import AsyncEngineCompletion, Delivery, Token
+from albatross_plugin.engine.messages import Failed, Finished, PromptLogprobs, TokenLogprobs
+from albatross_plugin.engine.request import END_OF_TEXT, FinishReason, SamplingParams
+from albatross_plugin.errors import GenerationError
+
+FiveTuple = tuple[str, str, str, int, int]
+
+
+@dataclass
+class Piece:
+    """News of one choice: new text, and, once, why it ended. ``tokens`` counts all sampled so far, end token included."""
+
+    index: int
+    text: str
+    tokens: int
+    finish_reason: FinishReason | None = None
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: Sequence[TokenLogprobs] = ()
+
+
+class _Choice:
+    """Turns one request's tokens into text; knows when that text is complete."""
+
+    __slots__ = ("_detokenizer", "_ends", "done", "index", "tokens")
+
+    def __init__(self, index: int, token_bytes: Sequence[bytes], stops: Sequence[str], params: SamplingParams) -> None:
+        self.index = index
+        self.tokens = 0
+        self.done = False
+        self._detokenizer = Detokenizer(token_bytes, stops)
+        self._ends = params.stop_token_ids if params.ignore_eos else params.stop_token_ids | {END_OF_TEXT}
+
+    def token(self, token: Token) -> Piece:
+        self.tokens += 1
+        text = "" if token.token_id in self._ends else self._detokenizer.push(token.token_id)
+        piece = Piece(self.index, text, self.tokens)
+        if token.logprobs is not None:
+            piece.logprobs.append(token.logprobs)
+        if self._detokenizer.stopped:
+            self.done = True
+            piece.finish_reason = FinishReason.STOP
+        return piece
+
+    def finished(self, event: Finished) -> Piece:
+        self.done = True
+        self.tokens = event.completion_tokens
+        return Piece(self.index, self._detokenizer.finish(), self.tokens, event.reason)
+
+
+class AlbatrossCompletion:
+    """Text of one submission. Iterate it (``for`` or ``async for``) for the host's five-tuples
+    ``("text", cumulative, delta, prompt_tokens, completion_tokens)`` of choice 0, or read ``pieces()`` of all choices.
+
+    An object that is dropped before its end aborts what still runs. Raises GenerationError when a request failed.
+    """
+
+    def __init__(
+        self,
+        source: AsyncEngineCompletion,
+        token_bytes: Sequence[bytes],
+        stops: Sequence[str],
+        params: Sequence[SamplingParams],
+        prompt_tokens: Sequence[int],
+    ) -> None:
+        self._source = source
+        self._choices = [_Choice(i, token_bytes, stops, each) for i, each in enumerate(params)]
+        self._open = len(self._choices)
+        self._error: GenerationError | None = None
+        self.prompt_tokens = list(prompt_tokens)
+        self.finish_reasons: list[FinishReason | None] = [None] * len(self._choices)
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens sampled so far, over all choices."""
+        return sum(choice.tokens for choice in self._choices)
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        return self.finish_reasons[0]
+
+    async def pieces(self) -> list[Piece]:
+        """Wait for news; an empty list says that every choice has ended."""
+        while self._open:
+            news = self._digest(await self._source.next_events())
+            if news:
+                return news
+        return self._end()
+
+    def pieces_sync(self, timeout: float | None = None) -> list[Piece]:
+        """As ``pieces``, blocking. Raises TimeoutError after ``timeout`` seconds without an event."""
+        while self._open:
+            news = self._digest(self._source.next_events_sync(timeout))
+            if news:
+                return news
+        return self._end()
+
+    def _end(self) -> list[Piece]:
+        """Text that came before a failure is handed out first, then the failure is raised."""
+        if self._error is not None:
+            raise self._error
+        return []
+
+    def _digest(self, deliveries: list[Delivery]) -> list[Piece]:
+        if not deliveries:
+            self._open = 0
+            self._error = GenerationError("the engine ended without an answer", status=503)
+        news: list[Piece] = []
+        for index, event in deliveries:
+            choice = self._choices[index]
+            if choice.done:
+                continue
+            if isinstance(event, Token):
+                piece = choice.token(event)
+                if choice.done:
+                    self._source.abort(index)
+            elif isinstance(event, Finished):
+                piece = choice.finished(event)
+            elif isinstance(event, PromptLogprobs):
+                piece = Piece(index, "", choice.tokens, prompt_logprobs=event.entries)
+            elif isinstance(event, Failed):
+                self.abort()
+                self._error = GenerationError(event.message, status=event.status)
+                break
+            if choice.done:
+                self._open -= 1
+                self.finish_reasons[index] = piece.finish_reason
+            news.append(piece)
+        return news
+
+    def __iter__(self) -> Iterator[FiveTuple]:
+        text = ""
+        try:
+            while news := self.pieces_sync():
+                for piece in news:
+                    text += piece.text
+                    yield ("text", text, piece.text, self.prompt_tokens[0], piece.tokens)
+        finally:
+            self.abort()
+
+    async def __aiter__(self) -> AsyncIterator[FiveTuple]:
+        text = ""
+        try:
+            while news := await self.pieces():
+                for piece in news:
+                    text += piece.text
+                    yield ("text", text, piece.text, self.prompt_tokens[0], piece.tokens)
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """End what still runs; neighbours in the batch are not touched. Idempotent, from any thread."""
+        if self._open:
+            self._open = 0
+            self._source.abort()
+
+    async def aclose(self) -> None:
+        self.abort()
+
+    def __del__(self) -> None:
+        if getattr(self, "_open", 0):
+            self.abort()

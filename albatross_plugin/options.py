@@ -1,0 +1,220 @@
+"""What one API call asks for: the request body over the host's saved config over the model's defaults."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from albatross_plugin.engine.request import MAX_LOGPROBS, SamplingParams
+from albatross_plugin.errors import RequestError
+
+MAX_CHOICES = 128
+MAX_STOP_CHARACTERS = 4 * 1024 * 1024
+
+# Parameters of other servers that would change the text: silence about them would be a wrong answer.
+_UNSUPPORTED = (
+    "best_of", "suffix", "functions", "function_call", "audio", "modalities", "prediction", "web_search_options", "min_p", "typical_p",
+    "repetition_penalty", "mirostat", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar", "json_schema", "use_beam_search",
+    "length_penalty", "min_tokens", "bad_words", "truncate_prompt_tokens",
+)  # fmt: skip
+_HARMLESS: dict[str, tuple[object, ...]] = {
+    "best_of": (1,), "suffix": ("",), "functions": ([],), "function_call": ("none", "auto"), "modalities": (["text"],), "min_p": (0,),
+    "typical_p": (1,), "repetition_penalty": (1,), "mirostat": (0,), "use_beam_search": (False,), "length_penalty": (1,), "min_tokens": (0,),
+    "bad_words": ([],),
+}  # fmt: skip
+
+
+class ModelDefaults(Protocol):
+    """The attributes of the host's model object that hold default settings."""
+
+    user: str
+    bot: str
+    interface: str
+    max_tokens_per_generation: int
+    temperature: float
+    top_p: float
+    top_k: int
+    penalty_alpha_presence: float
+    penalty_alpha_frequency: float
+    penalty_decay: float
+    global_penalty: bool
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """One call, checked. ``n`` choices for each prompt; choice i uses ``sampling.seed + i``."""
+
+    sampling: SamplingParams
+    stops: tuple[str, ...] = ()
+    n: int = 1
+    echo: bool = False
+    priority: int = 0
+    include_usage: bool = False
+
+    def for_choice(self, choice: int) -> SamplingParams:
+        """The sampling of one choice: with a seed given, choice i draws from seed + i."""
+        if choice == 0 or self.sampling.seed is None:
+            return self.sampling
+        return replace(self.sampling, seed=self.sampling.seed + choice)
+
+
+class _Body:
+    """Reads a request body that is a pydantic object, a mapping or None; null counts as unset."""
+
+    def __init__(self, body: Any, defaults: Mapping[str, Any] | None) -> None:
+        self._body = body
+        self._defaults = defaults or {}
+
+    def own(self, name: str) -> Any:
+        if isinstance(self._body, Mapping):
+            return self._body.get(name)
+        return getattr(self._body, name, None)
+
+    def setting(self, name: str, fallback: Any) -> Any:
+        for value in (self.own(name), self._defaults.get(name)):
+            if value is not None:
+                return value
+        return fallback
+
+    def flag(self, name: str) -> bool:
+        value = self.own(name)
+        if value is not None and not isinstance(value, bool):
+            raise RequestError(f"{name} must be true or false, got {value!r}", param=name)
+        return bool(value)
+
+    def whole(self, name: str, fallback: int, low: int, high: int) -> int:
+        value = self.own(name)
+        if value is None:
+            return fallback
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise RequestError(f"{name} must be a whole number from {low} to {high}, got {value!r}", param=name)
+        return value
+
+
+def read_options(
+    body: Any,
+    model: ModelDefaults,
+    *,
+    stop: str | Sequence[str] | None,
+    stop_token_ids: Sequence[int] | None,
+    chat_mode: bool,
+    defaults: Mapping[str, Any] | None = None,
+) -> GenerationOptions:
+    """Check and merge every setting of a call. Raises RequestError that names the parameter at fault."""
+    source = _Body(body, defaults)
+    _refuse_unsupported(source)
+    logprobs = _logprobs(source, chat_mode)
+    echo = not chat_mode and source.flag("echo")
+    bias, ignore_eos = _logit_bias(source.own("logit_bias")), source.flag("ignore_eos")
+    sampling = SamplingParams(
+        max_tokens=_max_tokens(source, model),
+        temperature=source.setting("temperature", model.temperature),
+        top_p=source.setting("top_p", model.top_p),
+        top_k=source.setting("top_k", model.top_k),
+        presence_penalty=source.setting("presence_penalty", model.penalty_alpha_presence),
+        frequency_penalty=source.setting("frequency_penalty", model.penalty_alpha_frequency),
+        penalty_decay=source.setting("penalty_decay", model.penalty_decay),
+        global_penalty=bool(source.setting("global_penalty", model.global_penalty)),
+        seed=source.own("seed"),
+        stop_token_ids=_token_ids(stop_token_ids),
+        ignore_eos=ignore_eos,
+        logit_bias=bias,
+        logprobs=logprobs,
+        prompt_logprobs=echo and logprobs is not None,
+    )
+    return GenerationOptions(
+        sampling=sampling,
+        stops=_stops(stop, source, model, chat_mode),
+        n=source.whole("n", 1, 1, MAX_CHOICES),
+        echo=echo,
+        priority=source.whole("priority", 0, -(2**31), 2**31 - 1),
+        include_usage=_include_usage(source.own("stream_options")),
+    )
+
+
+def _refuse_unsupported(source: _Body) -> None:
+    for name in _UNSUPPORTED:
+        value = source.own(name)
+        if value is not None and value not in _HARMLESS.get(name, ()):
+            raise RequestError(f"{name} is not supported by this model", code="unsupported_parameter", param=name)
+    wanted = source.own("response_format")
+    kind = wanted.get("type") if isinstance(wanted, Mapping) else getattr(wanted, "type", wanted)
+    if kind not in (None, "text"):
+        raise RequestError(f"response_format {kind!r} is not supported; use text", code="unsupported_parameter", param="response_format")
+
+
+def _max_tokens(source: _Body, model: ModelDefaults) -> int:
+    newer = source.own("max_completion_tokens")
+    if newer is not None:
+        if isinstance(newer, bool) or not isinstance(newer, int) or newer < 1:
+            raise RequestError(
+                f"max_completion_tokens must be a whole number of at least 1, got {newer!r}", param="max_completion_tokens"
+            )
+        return newer
+    value: int = source.setting("max_tokens", model.max_tokens_per_generation)
+    return value
+
+
+def _logprobs(source: _Body, chat_mode: bool) -> int | None:
+    """Alternatives per token: completions say ``logprobs: 2``, chat says ``logprobs: true, top_logprobs: 2``."""
+    if not chat_mode:
+        value = source.own("logprobs")
+        if value is None or value is False:
+            return None
+        return source.whole("logprobs", 0, 0, MAX_LOGPROBS)
+    asked, top = source.flag("logprobs"), source.whole("top_logprobs", 0, 0, MAX_LOGPROBS)
+    if top and not asked:
+        raise RequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
+    return top if asked else None
+
+
+def _logit_bias(value: Any) -> tuple[tuple[int, float], ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, Mapping):
+        raise RequestError("logit_bias must map token ids to numbers", param="logit_bias")
+    pairs = []
+    for token, bias in value.items():
+        try:
+            number = int(token)
+        except (TypeError, ValueError):
+            raise RequestError(f"logit_bias holds {token!r}, which is not a token id", param="logit_bias") from None
+        if isinstance(bias, bool) or not isinstance(bias, (int, float)) or not math.isfinite(bias):
+            raise RequestError(f"logit_bias[{token!r}] must be a number from -100 to 100, got {bias!r}", param="logit_bias")
+        pairs.append((number, float(bias)))
+    return tuple(pairs)
+
+
+def _token_ids(value: Iterable[Any] | None) -> frozenset[int]:
+    if value is None:
+        return frozenset()
+    try:
+        return frozenset(value)
+    except TypeError:
+        raise RequestError("stop_token_ids must be a list of token ids", param="stop_token_ids") from None
+
+
+def _stops(stop: Any, source: _Body, model: ModelDefaults, chat_mode: bool) -> tuple[str, ...]:
+    """The caller's stops without empties and repeats; in chat the next turn of either side ends the answer too."""
+    given: list[Any] = [] if stop is None else [stop] if isinstance(stop, str) else list(stop)
+    for item in given:
+        if not isinstance(item, str):
+            raise RequestError(f"stop must be a string or a list of strings, got {item!r}", param="stop")
+    if sum(map(len, given)) > MAX_STOP_CHARACTERS:
+        raise RequestError(f"stop holds more than {MAX_STOP_CHARACTERS} characters", param="stop")
+    if chat_mode:
+        user = source.own("user_name") or model.user
+        bot = source.own("assistant_name") or model.bot
+        given += [f"\n\n{user}{model.interface}", f"\n\n{bot}{model.interface}"]
+    return tuple(dict.fromkeys(item for item in given if item))
+
+
+def _include_usage(value: Any) -> bool:
+    if value is None:
+        return False
+    asked = value.get("include_usage") if isinstance(value, Mapping) else getattr(value, "include_usage", None)
+    if asked is not None and not isinstance(asked, bool):
+        raise RequestError(f"stream_options.include_usage must be true or false, got {asked!r}", param="stream_options")
+    return bool(asked)
