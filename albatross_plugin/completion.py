@@ -159,6 +159,8 @@ class AlbatrossCompletion:
         """End what still runs; neighbours in the batch are not touched. Idempotent, from any thread."""
         if self._open:
             self._open = 0
+            for choice in self._choices:
+                choice.done = True
             self._source.abort()
 
     async def aclose(self) -> None:
