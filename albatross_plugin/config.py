@@ -14,6 +14,8 @@ from albatross_plugin.strategy import AlbatrossStrategy
 
 logger = logging.getLogger(__name__)
 
+DECODING_CHUNK = 100
+
 
 def _setting(default: int | float | str | bool, env: str, about: str, low: float = 0) -> object:
     return field(default=default, metadata={"env": env, "about": about, "low": low})
@@ -26,7 +28,7 @@ class EngineConfig:
     workers: int = 1
     batch: int = 32
     device: str = _setting("cuda", "ALBATROSS_DEVICE", "`cuda`, or `cpu` for the torch reference engine.")  # type: ignore[assignment]
-    prefill_chunk: int = _setting(100, "ALBATROSS_PREFILL_CHUNK", "Most prompt tokens of one request in a pass while other requests are decoding.", 1)  # type: ignore[assignment]
+    prefill_chunk: int = _setting(0, "ALBATROSS_PREFILL_CHUNK", "Most prompt tokens of one request in a pass; 0 means 100 while other requests are decoding and no limit but the pass's own when none is.")  # type: ignore[assignment]
     prefill_budget: int = _setting(0, "ALBATROSS_PREFILL_BUDGET", "Most prompt tokens of all requests in one pass; 0 chooses 512 on the CPU and 4096 on a GPU.")  # type: ignore[assignment]
     max_prefill_count: int = _setting(0, "ALBATROSS_MAX_PREFILL_COUNT", "Most requests admitted in one step while others are decoding; 0 means an eighth of the batch, at least 1.")  # type: ignore[assignment]
     min_forward_seq_len: int = _setting(10, "ALBATROSS_MIN_FORWARD_SEQ_LEN", "Prompts with fewer tokens left are fed one token a step beside the decoding rows.", 1)  # type: ignore[assignment]
@@ -34,7 +36,7 @@ class EngineConfig:
     gather_ms: float = _setting(4.0, "ALBATROSS_GATHER_MS", "How long an idle engine waits for a sibling of the request that woke it, so that a burst shares one pass. Milliseconds; the whole wait is at most eight times this.")  # type: ignore[assignment]
     max_queue: int = _setting(4096, "ALBATROSS_MAX_QUEUE", "Requests that may wait for a slot; beyond it the answer is 429.", 1)  # type: ignore[assignment]
     max_prompt_tokens: int = _setting(1_048_576, "ALBATROSS_MAX_PROMPT_TOKENS", "Longest prompt in tokens; beyond it the answer is 400.", 1)  # type: ignore[assignment]
-    load_timeout: float = _setting(300.0, "ALBATROSS_LOAD_TIMEOUT", "Seconds until a load that reports nothing is given up.", 1)  # type: ignore[assignment]
+    load_timeout: float = _setting(300.0, "ALBATROSS_LOAD_TIMEOUT", "Seconds until a load that has not ended is given up.", 1)  # type: ignore[assignment]
     threads: int = _setting(0, "ALBATROSS_THREADS", "Threads of one operator on the CPU; 0 means one fewer than the cores, at least 1.")  # type: ignore[assignment]
     disconnect_check_interval: int = _setting(64, "ALBATROSS_DISCONNECT_CHECK_INTERVAL", "Tokens between two checks whether the client is still there.", 1)  # type: ignore[assignment]
     tps_log_interval: float = _setting(5.0, "ALBATROSS_TPS_LOG_INTERVAL", "Seconds between two log lines with the decode throughput; 0 turns them off.")  # type: ignore[assignment]
@@ -64,6 +66,10 @@ class EngineConfig:
     @property
     def pass_budget(self) -> int:
         return self.prefill_budget or (512 if self.device == "cpu" else 4096)
+
+    def chunk_limit(self, decoding: bool) -> int:
+        """Most prompt tokens of one request in a pass. A chunk that was set holds always, so that results do not depend on load."""
+        return self.prefill_chunk or (DECODING_CHUNK if decoding else self.pass_budget)
 
     @property
     def cpu_threads(self) -> int:

@@ -1,0 +1,305 @@
+"""AsyncEngineCore: the workers' life, admission, and the way of every event to the caller who waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import count
+from time import monotonic
+from typing import Any
+
+from albatross_plugin.config import EngineConfig
+from albatross_plugin.engine.delivery import AsyncEngineCompletion, Delivery, Outbox, Token
+from albatross_plugin.engine.ledger import Ledger
+from albatross_plugin.engine.messages import (
+    Abort,
+    Down,
+    Event,
+    Failed,
+    Finished,
+    Loaded,
+    LoadFailed,
+    LoadProgress,
+    ModelInfo,
+    PromptLogprobs,
+    Shutdown,
+    Started,
+    Stats,
+    Submit,
+    Tokens,
+)
+from albatross_plugin.engine.request import Request
+from albatross_plugin.engine.step import WorkerSpec
+from albatross_plugin.engine.transport import ThreadTransport, Transport
+from albatross_plugin.errors import EngineInitError, EngineInitTimeout
+
+__all__ = ["AsyncEngineCompletion", "AsyncEngineCore", "Delivery", "Token"]
+
+logger = logging.getLogger(__name__)
+
+UNLOADED = "the model was unloaded"
+FLUSH_AT = 8
+JOIN_SECONDS = 10.0
+
+
+@dataclass
+class _WorkerState:
+    """What the core knows of one worker. ``down`` is None while it lives, then its last words ("": as asked)."""
+
+    transport: Transport
+    info: ModelInfo | None = None
+    progress: LoadProgress = field(default_factory=lambda: LoadProgress(0, 0))
+    stats: Stats | None = None
+    down: str | None = None
+
+
+class AsyncEngineCore:
+    """Front of the engine. ``start`` and ``shutdown`` run on the engine's loop; the other methods on any thread.
+
+    Every accepted request ends in exactly one Finished or Failed, whichever part of the engine dies. Workers
+    call once per step into the engine's loop, which calls once per drain into each reader's loop.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        specs: Sequence[WorkerSpec],
+        transport: Callable[..., Transport] = ThreadTransport,
+        name: str = "",
+    ) -> None:
+        self.name = name
+        self.join_seconds = JOIN_SECONDS
+        self._config = config
+        self._workers = [_WorkerState(transport(spec, config, self._on_events)) for spec in specs]
+        self._numbers = {spec.worker: index for index, spec in enumerate(specs)}
+        self._ledger = Ledger(len(specs), config.batch, config.max_queue)
+        self._ids = count(1)
+        self._inbox: deque[tuple[_WorkerState, list[Event]]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready: asyncio.Future[ModelInfo] | None = None
+        self._all_down: asyncio.Event | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._phase = "loading"
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> ModelInfo:
+        """Load all workers at the same time; returns when the last is ready.
+
+        Raises EngineInitError with the first failure's cause, EngineInitTimeout after ``config.load_timeout``
+        seconds in all. Either way the other workers are stopped before it returns.
+        """
+        if self._loop is not None:
+            raise RuntimeError("the engine was started before")
+        self._loop = asyncio.get_running_loop()
+        self._ready = self._loop.create_future()
+        self._all_down = asyncio.Event()
+        try:
+            if self._phase == "closed":
+                raise EngineInitError(UNLOADED)
+            for worker in self._workers:
+                worker.transport.start()
+            return await asyncio.wait_for(self._ready, self._config.load_timeout)
+        except (asyncio.TimeoutError, TimeoutError) as error:
+            await self.shutdown()
+            raise EngineInitTimeout("Albatross engine initialization timed out") from error
+        except BaseException:
+            await self.shutdown()
+            raise
+
+    async def shutdown(self, reason: str = UNLOADED) -> None:
+        """Refuse new requests, fail the open ones (503) at once, stop the workers and wait for their threads.
+
+        Idempotent. A worker that does not come back from a step is left behind after a bounded wait, with a warning.
+        """
+        if self._stopping is None:
+            self._phase = "closed"
+            self._ledger.close(reason)
+            self._end_requests(self._ledger.ids(), reason)
+            self._load_failed(reason)
+            self._stopping = asyncio.get_running_loop().create_task(self._stop_workers(reason))
+        await asyncio.shield(self._stopping)
+
+    async def _stop_workers(self, reason: str) -> None:
+        if self._all_down is None:
+            return
+        for worker in self._workers:
+            worker.transport.send(Shutdown(reason))
+        deadline = monotonic() + self.join_seconds
+        try:
+            await asyncio.wait_for(self._all_down.wait(), self.join_seconds)
+        except (asyncio.TimeoutError, TimeoutError):
+            stuck = sum(worker.down is None for worker in self._workers)
+            logger.warning("%d of %d workers did not stop within %g s", stuck, len(self._workers), self.join_seconds)
+        for worker in self._workers:
+            # A worker that said Down has a few instructions left, so this does not hold up the loop.
+            if worker.down is not None and not worker.transport.join(max(0.1, deadline - monotonic())):
+                logger.warning("a worker is still there after it said that it had ended")
+
+    def _load_failed(self, message: str) -> None:
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(EngineInitError(message))
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def next_request_id(self) -> int:
+        return next(self._ids)
+
+    def submit(self, requests: Sequence[Request], *, loop: asyncio.AbstractEventLoop | None) -> AsyncEngineCompletion:
+        """Take all requests or none; never blocks. ``loop`` reads the completion (None: it is read synchronously).
+
+        Raises RequestError: 429 (``queue_full``, with Retry-After) or 503 (``model_unavailable``).
+        """
+        completion = AsyncEngineCompletion([request.request_id for request in requests], loop, self.abort)
+        for worker, share in self._ledger.admit(requests, completion).items():
+            self._workers[worker].transport.send(Submit(tuple(share)))
+        return completion
+
+    def abort(self, request_ids: Iterable[int]) -> None:
+        """End these requests; unknown ones and those that have ended are passed over. Idempotent."""
+        # No lock in here: completions are aborted by their finalizers too, which run wherever the collector does.
+        shares: dict[int, list[int]] = {}
+        for request_id in request_ids:
+            route = self._ledger.routes.get(request_id)
+            if route is not None:
+                shares.setdefault(route.worker, []).append(request_id)
+        for worker, ids in shares.items():
+            self._workers[worker].transport.send(Abort(tuple(ids)))
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def _on_events(self, worker: int, events: list[Event]) -> None:
+        """Called on the workers' threads, once per step."""
+        self._inbox.append((self._workers[self._numbers[worker]], events))
+        try:
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(self._drain)
+        except RuntimeError:
+            # The engine's loop was closed under a running worker: its callers are served from here instead.
+            self._drain()
+
+    def _drain(self) -> None:
+        """Route every batch that is there. Nothing stays behind: no token waits for a later one."""
+        outbox = Outbox()
+        try:
+            buffered = 0
+            for _ in range(len(self._inbox)):
+                worker, events = self._inbox.popleft()
+                urgent = [self._route(worker, event, outbox) for event in events]
+                buffered += 1
+                if any(urgent) or buffered >= FLUSH_AT:
+                    self._flush(outbox)
+                    buffered = 0
+        except Exception as error:
+            logger.exception("the engine cannot route its events")
+            self._ledger.close(f"the engine is down: {error}")
+            self._phase = "down"
+            self._flush(outbox)
+            self._end_requests(self._ledger.ids(), f"the engine went down: {error}")
+        self._flush(outbox)
+
+    def _flush(self, outbox: Outbox) -> None:
+        for completion in outbox.flush():
+            completion.abort()
+
+    def _route(self, worker: _WorkerState, event: Event, outbox: Outbox) -> bool:
+        """Whether the event shall be handed over at once."""
+        if isinstance(event, Tokens):
+            return self._route_tokens(event, outbox)
+        if isinstance(event, (Finished, Failed)):
+            ended = self._ledger.end(event.request_id, event)
+            if ended is not None:
+                outbox.add(ended.completion, Delivery(ended.index, event))
+            return ended is not None
+        if isinstance(event, PromptLogprobs):
+            route = self._ledger.routes.get(event.request_id)
+            if route is not None:
+                outbox.add(route.completion, Delivery(route.index, event))
+        elif isinstance(event, Started):
+            self._ledger.started(event.request_id)
+        elif isinstance(event, Down):
+            self._flush(outbox)
+            self._on_down(worker, event.message)
+        else:
+            self._note(worker, event)
+        return False
+
+    def _route_tokens(self, event: Tokens, outbox: Outbox) -> bool:
+        first = False
+        logprobs = event.logprobs or [None] * len(event.token_ids)
+        for request_id, token_id, numbers in zip(event.request_ids, event.token_ids, logprobs, strict=True):
+            route = self._ledger.routes.get(request_id)
+            if route is None:
+                continue
+            first = first or not route.answered
+            route.answered = True
+            outbox.add(route.completion, Delivery(route.index, Token(token_id, numbers)))
+        self._ledger.generated(len(event.token_ids))
+        return first
+
+    def _note(self, worker: _WorkerState, event: Event) -> None:
+        """What a worker says about itself."""
+        if isinstance(event, Stats):
+            worker.stats = event
+        elif isinstance(event, LoadProgress):
+            worker.progress = event
+        elif isinstance(event, Loaded):
+            worker.info = event.info
+            infos = [each.info for each in self._workers]
+            if None not in infos and self._ready is not None and not self._ready.done():
+                self._phase = "ready"
+                self._ledger.open()
+                self._ready.set_result(event.info)
+        elif isinstance(event, LoadFailed):
+            self._load_failed(event.message)
+
+    def _on_down(self, worker: _WorkerState, message: str) -> None:
+        worker.down = message
+        index = self._workers.index(worker)
+        left = self._ledger.drop_worker(index)
+        if self._phase == "loading":
+            self._load_failed(message or "a worker ended before it had loaded the model")
+        elif self._phase == "ready":
+            logger.error("worker %d is down: %s", index, message)
+            if not left:
+                self._phase = "down"
+                self._ledger.close(f"the engine is down: {message}")
+        self._end_requests(self._ledger.ids(index), f"the engine went down: {message}")
+        if self._all_down is not None and all(each.down is not None for each in self._workers):
+            self._all_down.set()
+
+    def _end_requests(self, request_ids: Iterable[int], message: str) -> None:
+        """Fail these requests (503) without asking their worker."""
+        outbox = Outbox()
+        for request_id in request_ids:
+            event = Failed(request_id, message, 503)
+            route = self._ledger.end(request_id, event)
+            if route is not None:
+                outbox.add(route.completion, Delivery(route.index, event))
+        self._flush(outbox)
+
+    # --- status -----------------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """JSON-able. ``phase``: loading, ready, down or closed; rates are tokens per second, 0 while nothing runs."""
+        figures = self._ledger.figures()
+        stats = [worker.stats for worker in self._workers if worker.stats is not None and worker.stats.active]
+        return {
+            "phase": self._phase,
+            "loaded_bytes": sum(worker.progress.loaded_bytes for worker in self._workers),
+            "total_bytes": sum(worker.progress.total_bytes for worker in self._workers),
+            **figures,
+            "decode_tokens_per_second": round(sum(each.decode_tokens_per_second for each in stats), 2),
+            "prefill_tokens_per_second": round(sum(each.prefill_tokens_per_second for each in stats), 2),
+            "workers": [self._worker_status(index, worker) for index, worker in enumerate(self._workers)],
+        }
+
+    def _worker_status(self, index: int, worker: _WorkerState) -> dict[str, Any]:
+        phase = "loading" if worker.info is None else "ready"
+        if worker.down is not None:
+            phase = "down"
+        stats = asdict(worker.stats) if worker.stats is not None else {}
+        return {"worker": index, "phase": phase, "error": worker.down or "", **stats}

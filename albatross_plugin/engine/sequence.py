@@ -1,0 +1,75 @@
+"""One Request's progress in a slot."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from albatross_plugin.engine.messages import TokenLogprobs
+from albatross_plugin.engine.request import END_OF_TEXT, FinishReason, Request
+
+
+class Category(IntEnum):
+    """What a slot does in a step; the rows of a plan are ordered by it."""
+
+    DECODE = 0
+    ONE_PREFILL = 1
+    SUSPENDED = 2
+    SEQ_PREFILL = 3
+    FINISHED = 4
+    EMPTY = 5
+
+
+class Sequence:
+    """Counts for one request. What was *planned* may run ahead of what was *sampled* by the steps in flight.
+
+    ``fed``: prompt tokens planned so far. ``planned``: tokens whose sampling was planned. ``sampled``: tokens that
+    came back, the end token included. ``last_fed``: the step that last fed the prompt. ``slot`` is None outside one.
+    """
+
+    __slots__ = ("ended", "fed", "last_fed", "planned", "prompt_entries", "request", "sampled", "slot")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.slot: int | None = None
+        self.fed = 0
+        self.planned = 0
+        self.sampled = 0
+        self.last_fed = -1
+        self.ended = False
+        self.prompt_entries: list[TokenLogprobs] = []
+
+    @property
+    def remaining(self) -> int:
+        """Prompt tokens that no plan holds yet."""
+        return len(self.request.prompt_ids) - self.fed
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the last token it may have is planned already, so that it must not be planned again."""
+        return self.planned >= self.request.params.max_tokens
+
+    def category(self, decoding: bool, due: bool, min_forward_seq_len: int) -> Category:
+        """``decoding``: some row of the step decodes; ``due``: long prompts may be fed in this step."""
+        if self.ended or self.exhausted:
+            return Category.FINISHED
+        if self.remaining == 0:
+            return Category.DECODE
+        if not decoding:
+            return Category.SEQ_PREFILL
+        if self.remaining < min_forward_seq_len:
+            return Category.ONE_PREFILL
+        return Category.SEQ_PREFILL if due else Category.SUSPENDED
+
+    def feed(self, count: int, step: int) -> tuple[int, ...]:
+        """Take the next ``count`` prompt tokens."""
+        start, self.fed = self.fed, self.fed + count
+        self.last_fed = step
+        return self.request.prompt_ids[start : self.fed]
+
+    def take(self, token: int) -> FinishReason | None:
+        """Count a sampled token, and say whether it ends the text. A stop on the last allowed token is a stop."""
+        self.sampled += 1
+        params = self.request.params
+        if token in params.stop_token_ids or (token == END_OF_TEXT and not params.ignore_eos):
+            return FinishReason.STOP
+        return FinishReason.LENGTH if self.sampled >= params.max_tokens else None
