@@ -1,0 +1,162 @@
+"""What stands in front of the routes: who may call them, from which page, with which body."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from host_stub.errors import ApiError, error_body
+
+MAX_BODY = 16 * 1024 * 1024
+# How much of a body that is refused is still read, so that the client gets to see the answer.
+MAX_DRAIN = 8 * MAX_BODY
+LOOPBACK_NAMES = frozenset(("localhost", "ip6-localhost"))
+OPEN_PATHS = frozenset(("/", "/health"))
+SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
+
+
+@dataclass(frozen=True)
+class Rules:
+    """``hosts``: names under which the server may be addressed, beside loopback names and IP addresses. ``origins``: pages of
+    other origins that may call, for example ``http://localhost:3000``. ``max_body`` in bytes."""
+
+    hosts: frozenset[str] = frozenset()
+    origins: frozenset[str] = frozenset()
+    api_key: str | None = None
+    max_body: int = MAX_BODY
+
+    @classmethod
+    def of(cls, hosts: Iterable[str] = (), origins: Iterable[str] = (), api_key: str | None = None) -> Rules:
+        return cls(frozenset(h.lower() for h in hosts), frozenset(o.lower().rstrip("/") for o in origins), api_key or None)
+
+
+class Guard:
+    """ASGI middleware. Checks the request line and headers, then the body's size, before any route is reached."""
+
+    def __init__(self, app: ASGIApp, rules: Rules) -> None:
+        self.app = app
+        self.rules = rules
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+            return
+        headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
+        try:
+            self._check(scope, headers)
+            replay = await self._read(headers, receive)
+        except ApiError as error:
+            await _refuse(error, receive, send)
+            return
+        if replay is not None:
+            await self.app(scope, replay, send)
+
+    def _check(self, scope: Scope, headers: dict[str, str]) -> None:
+        check_host(headers.get("host", ""), self.rules)
+        check_origin(headers, self.rules, navigation=scope["method"] == "GET" and headers.get("sec-fetch-mode") == "navigate")
+        if scope["method"] not in SAFE_METHODS:
+            check_content_type(headers)
+        if self.rules.api_key is not None and scope["path"] not in OPEN_PATHS:
+            check_key(headers.get("authorization", ""), self.rules.api_key)
+
+    async def _read(self, headers: dict[str, str], receive: Receive) -> Receive | None:
+        """The whole body, then what follows it. None: the client left before its body was complete."""
+        length = headers.get("content-length", "0")
+        if length.isdecimal() and int(length) > self.rules.max_body:
+            raise _too_large(self.rules.max_body)
+        if length in ("", "0") and "transfer-encoding" not in headers:
+            return receive
+        body = bytearray()
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > self.rules.max_body:
+                raise _too_large(self.rules.max_body)
+        first: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+
+        async def replay() -> Message:
+            return first.pop() if first else await receive()
+
+        return replay
+
+
+def check_host(value: str, rules: Rules) -> None:
+    """A name that is not ours means that some page points its own name at this server. Raises ApiError 403."""
+    name = _host_name(value)
+    if name in LOOPBACK_NAMES or name in rules.hosts or name.endswith(".localhost") or _is_address(name):
+        return
+    raise ApiError(403, f"host {name!r} is not served here; allow it with --allow-host", code="host_not_allowed")
+
+
+def check_origin(headers: dict[str, str], rules: Rules, *, navigation: bool) -> None:
+    """Pages of other origins may not call, unless they were allowed. Raises ApiError 403. Programs send no origin."""
+    origin = headers.get("origin")
+    if origin is not None:
+        if origin.lower() in rules.origins or urlsplit(origin).netloc.lower() == headers.get("host", "").lower() != "":
+            return
+        raise ApiError(403, f"origin {origin!r} may not call this server; allow it with --allow-origin", code="origin_not_allowed")
+    if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not navigation:
+        raise ApiError(403, "another site may not call this server", code="origin_not_allowed")
+
+
+def check_content_type(headers: dict[str, str]) -> None:
+    """Forms and plain text are what a page can send without asking first. Raises ApiError 415."""
+    has_body = headers.get("content-length", "0") not in ("", "0") or "transfer-encoding" in headers
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind in ("", "application/json") if not has_body else kind == "application/json":
+        return
+    raise ApiError(415, f"content type {kind or 'missing'!r}; send application/json", code="unsupported_media_type")
+
+
+def check_key(authorization: str, key: str) -> None:
+    scheme, _, given = authorization.partition(" ")
+    if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), key.encode()):
+        raise ApiError(401, "missing or wrong API key", code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+
+
+def _host_name(value: str) -> str:
+    """The name in a Host header, without port and brackets, in lower case."""
+    if value.startswith("["):
+        return value[1:].partition("]")[0].lower()
+    return value.rpartition(":")[0].lower() if ":" in value else value.lower()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, f"the body is larger than {limit} bytes", code="body_too_large", headers={"Connection": "close"})
+
+
+async def _refuse(error: ApiError, receive: Receive, send: Send) -> None:
+    content = error_body(error.status, error.message, code=error.code, param=error.param)
+    data = json.dumps({**content, "detail": error.detail}).encode()
+    headers: list[Any] = [(b"content-type", b"application/json"), (b"content-length", str(len(data)).encode())]
+    headers += [(key.lower().encode(), value.encode()) for key, value in error.headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": data, "more_body": error.status == 413})
+    if error.status == 413:
+        left = MAX_DRAIN
+        while left > 0:
+            message = await receive()
+            if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                break
+            left -= len(message.get("body", b""))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,1 @@
+"""The host's own routes, one router per module, included after the plugins'."""

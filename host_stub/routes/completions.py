@@ -1,0 +1,148 @@
+"""Chat and text completions: the plugin's generator when the model is a plugin's, else the locked path."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import anyio
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from host_stub import bodies, locked, tools
+from host_stub.bodies import DEFAULT_STOPS, ChatCompletionBody, CompletionBody, GenerationBody
+from host_stub.errors import ApiError, from_exception
+from host_stub.models import AbstractRWKV
+from host_stub.routes.deps import loaded_model
+from host_stub.sse import ClientGone, EventStream, close, while_connected
+from host_stub.state import HostState
+from host_stub.template import chat_prompt, check_messages, turn_stops
+
+router = APIRouter(tags=["Completions"])
+
+# Tokenising a longer prompt on the event loop would hold up every other request.
+LONG_PROMPT = 65536
+
+
+@router.post("/v1/chat/completions")
+@router.post("/chat/completions")
+async def chat_completions(body: ChatCompletionBody, request: Request) -> Response:
+    state, model = loaded_model(request)
+    messages = check_messages(body.messages)
+    user, bot = body.user_name or model.user, body.assistant_name or model.bot
+    prompt = chat_prompt(body, messages, user, bot, model.interface)
+    use = None
+    if speaks_rwkv(model):
+        use = tools.tool_use(body, messages, request.app.state.tool_memory)
+        prompt = use.prompt(prompt, model.interface) if use else prompt
+    elif body.tools:
+        raise ApiError(400, "tools are not supported by this model", param="tools", code="unsupported_parameter")
+    stop = bodies.stops(body.stop)
+    if "stop" not in body.model_fields_set and speaks_rwkv(model):
+        stop = list(DEFAULT_STOPS)
+    source = await start(state, model, request, body, prompt, stop, messages, turn_stops(user, bot, model.interface))
+    return await _answer(request, body, source, use)
+
+
+@router.post("/v1/completions")
+@router.post("/completions")
+async def completions(body: CompletionBody, request: Request) -> Response:
+    state, model = loaded_model(request)
+    source = await start(state, model, request, body, bodies.prompts(body.prompt), bodies.stops(body.stop))
+    return await _answer(request, body, source, None)
+
+
+def speaks_rwkv(model: Any) -> bool:
+    """Whether prompts take the host's chat form; a GGUF of another family brings a template of its own."""
+    return isinstance(model, AbstractRWKV) or getattr(model, "rwkv", False) or "rwkv" in str(model.name).lower()
+
+
+async def start(
+    state: HostState,
+    model: Any,
+    request: Request,
+    body: GenerationBody,
+    prompt: Any,
+    stop: str | list[str] | None,
+    messages: list[dict[str, Any]] | None = None,
+    turns: list[str] | None = None,
+) -> AsyncGenerator[Any, None]:
+    """Validate, and admit where a plugin does that. Raises ApiError before anything was sent."""
+    ids, streaming, chat_mode = bodies.token_ids(body.stop_token_ids), bool(body.stream), messages is not None
+
+    def ask_plugins() -> Any:
+        return state.plugins.hook.rwkv_runner_eval(
+            model=model,
+            request=request,
+            body=body,
+            prompt=prompt,
+            stream=streaming,
+            stop=stop,
+            stop_token_ids=ids,
+            chat_mode=chat_mode,
+            defaults=state.defaults(),
+        )
+
+    if isinstance(model, AbstractRWKV) and not hasattr(model, "run"):
+        _check_state(model, body)
+    try:
+        source = await anyio.to_thread.run_sync(ask_plugins) if _length(prompt) > LONG_PROMPT else ask_plugins()
+    except Exception as error:
+        known = from_exception(error)
+        if known is None:
+            raise
+        raise known from error
+    if source is not None:
+        return source  # type: ignore[no-any-return]
+    with_usage = locked.wants_usage(body)
+    own = [stop] if isinstance(stop, str) else list(stop or ())
+    if turns and speaks_rwkv(model):
+        own += turns
+    call = locked.prepare(state, model, body, prompt, own, ids, messages)
+    return locked.stream(state, model, call, chat_mode, with_usage) if streaming else locked.once(state, model, call, chat_mode)
+
+
+def _check_state(model: Any, body: GenerationBody) -> None:
+    """A plugin's requests run side by side on one model object, so a state file cannot belong to one of them."""
+    if body.state is not None and body.state != model.state_path:
+        raise ApiError(400, "state cannot be set for one request here; use /update-config", param="state", code="unsupported_parameter")
+
+
+def _length(prompt: Any) -> int:
+    """Characters or token ids, over all prompts."""
+    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
+        return sum(map(len, prompt))
+    return len(prompt)
+
+
+async def _answer(request: Request, body: GenerationBody, source: AsyncGenerator[Any, None], use: tools.ToolUse | None) -> Response:
+    calling = use is not None and use.call_id is not None
+    if body.stream:
+        if calling and use is not None:
+            source = tools.apply_to_stream(source, use, locked.wants_usage(body))
+        return EventStream(source)
+    try:
+        answer = await while_connected(request, _first(source))
+    except ClientGone:
+        return Response(status_code=499)
+    except Exception as error:
+        known = from_exception(error)
+        if known is None:
+            raise
+        raise known from error
+    if answer is None:
+        return Response(status_code=499)
+    if calling and use is not None:
+        answer = tools.apply_to_answer(answer, use.call_id or "")
+    return JSONResponse(answer)
+
+
+async def _first(source: AsyncGenerator[Any, None]) -> Any:
+    """The one answer; None when the generator saw first that the client is gone."""
+    try:
+        async for answer in source:
+            return answer
+        return None
+    finally:
+        await close(source)

@@ -1,0 +1,63 @@
+"""Switching models, settings, and the host's status."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import anyio
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from host_stub.bodies import SwitchModelBody
+from host_stub.config import ModelConfigBody
+from host_stub.routes.deps import host_state
+
+router = APIRouter(tags=["Configs"])
+
+
+@router.post("/switch-model")
+async def switch_model(body: SwitchModelBody, request: Request) -> Response:
+    """Load a model: a .gguf file in llama.cpp, anything else by the strategy. ``model`` "" unloads. 304: a load is running."""
+    state = host_state(request)
+
+    def switch() -> bool:
+        return state.switch(body.model, body.strategy, body.tokenizer, cuda=body.customCuda, deploy=body.deploy)
+
+    done = await anyio.to_thread.run_sync(switch)
+    return JSONResponse("success") if done else Response(status_code=304)
+
+
+@router.post("/update-config")
+async def update_config(body: ModelConfigBody, request: Request) -> str:
+    """Save the settings that are set; they count from the next request on."""
+    await anyio.to_thread.run_sync(host_state(request).update_config, body)
+    return "success"
+
+
+@router.get("/status")
+def status(request: Request) -> dict[str, Any]:
+    """Phase of the model (0 offline, 2 loading, 3 working), what can be chosen, and a part for each plugin."""
+    state = host_state(request)
+    model = state.model
+    return {
+        "strategies": state.plugins.strategies(),
+        "device_modes": state.plugins.device_modes(),
+        **state.plugins.status(model),
+        "status": int(state.status),
+        "pid": os.getpid(),
+        "device_name": _device_name(),
+        "model": getattr(model, "name", None),
+        "deploy": state.deploy,
+    }
+
+
+def _device_name() -> str:
+    """The first CUDA card, once torch is loaded; asking never loads torch."""
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    if cuda is None or not cuda.is_available():
+        return "CPU"
+    return str(cuda.get_device_name(0))

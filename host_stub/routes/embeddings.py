@@ -1,0 +1,104 @@
+"""Embeddings, under the same lock as the locked path."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import base64
+import sys
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from host_stub.bodies import EmbeddingsBody
+from host_stub.calls import unloaded
+from host_stub.errors import ApiError, from_exception
+from host_stub.models import AbstractRWKV
+from host_stub.routes.deps import loaded_model
+from host_stub.sse import ClientGone, while_connected
+from host_stub.state import HostState
+
+router = APIRouter(tags=["Embeddings"])
+
+
+@router.post("/v1/embeddings")
+@router.post("/embeddings")
+@router.post("/v1/engines/text-embedding-ada-002/embeddings")
+@router.post("/engines/text-embedding-ada-002/embeddings")
+async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
+    state, model = loaded_model(request)
+    if not isinstance(model, AbstractRWKV):
+        raise ApiError(400, "model not support embedding", code="unsupported", param="model")
+    if body.encoding_format not in (None, "float", "base64"):
+        raise ApiError(400, "encoding_format must be float or base64", param="encoding_format")
+    texts = _texts(body.input, model)
+    try:
+        vectors = await while_connected(request, _embed(state, model, texts, body.fast_mode))
+    except ClientGone:
+        return Response(status_code=499)
+    except NotImplementedError as error:
+        raise ApiError(400, str(error), code="unsupported", param="model") from error
+    except Exception as error:
+        known = from_exception(error)
+        if known is None:
+            raise
+        raise known from error
+    data = [
+        {"object": "embedding", "index": index, "embedding": _base64(vector) if body.encoding_format == "base64" else vector}
+        for index, (vector, _) in enumerate(vectors)
+    ]
+    tokens = sum(count for _, count in vectors)
+    return JSONResponse({"object": "list", "data": data, "model": model.name, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
+
+
+async def _embed(state: HostState, model: Any, texts: list[str], fast: bool) -> list[tuple[list[float], int]]:
+    """One vector after the other in the worker thread; between two of them a client that left ends the work."""
+    loop = asyncio.get_running_loop()
+    vectors = []
+    for text in texts:
+        await state.completion_lock.acquire()
+        try:
+            future = loop.run_in_executor(state.worker, _one, state, model, text, fast)
+        except BaseException:
+            state.completion_lock.release()
+            raise
+        future.add_done_callback(lambda _: state.completion_lock.release())
+        vectors.append(await future)
+    return vectors
+
+
+def _one(state: HostState, model: Any, text: str, fast: bool) -> tuple[list[float], int]:
+    if state.model is not model:
+        raise unloaded()
+    vector: tuple[list[float], int] = model.get_embedding(text, fast)
+    return vector
+
+
+def _texts(value: Any, model: Any) -> list[str]:
+    """Input as texts; lists of numbers are token ids of this model."""
+    if value in (None, "", [], [[]]):
+        raise ApiError(400, "input not found", param="input")
+    items = [value] if isinstance(value, str) or (isinstance(value, list) and all(type(item) is int for item in value)) else value
+    if not isinstance(items, list):
+        raise ApiError(400, "input must be a string, a list of strings or lists of token ids", param="input")
+    texts = []
+    for item in items:
+        if isinstance(item, list) and item and all(type(each) is int for each in item):
+            try:
+                item = model.pipeline.decode(item)
+            except (KeyError, IndexError, OverflowError) as error:
+                raise ApiError(400, f"input holds {error}, which is not a token id of this model", param="input") from error
+        if not isinstance(item, str) or not item:
+            raise ApiError(400, "input must hold texts, or lists of token ids, none of them empty", param="input")
+        texts.append(item)
+    return texts
+
+
+def _base64(vector: list[float]) -> str:
+    """float32, little-endian, as OpenAI's clients read it."""
+    numbers = array.array("f", vector)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return base64.b64encode(numbers.tobytes()).decode()

@@ -1,0 +1,59 @@
+"""Model list, health, root and exit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, BackgroundTasks
+from starlette.requests import Request
+
+from host_stub.errors import ApiError
+from host_stub.routes.deps import host_state
+
+router = APIRouter(tags=["MISC"])
+
+
+@router.get("/")
+def root() -> dict[str, str]:
+    return {"Hello": "World!"}
+
+
+@router.get("/health")
+def health(request: Request) -> dict[str, Any]:
+    """200 as long as the process answers; ``model`` is null while none is loaded."""
+    state = host_state(request)
+    return {"status": "ok", "model": getattr(state.model, "name", None), "model_status": state.status.name.lower()}
+
+
+@router.get("/v1/models")
+@router.get("/models")
+def models(request: Request) -> dict[str, Any]:
+    return {"object": "list", "data": [_entry(request)]}
+
+
+@router.get("/v1/models/{model_id:path}")
+@router.get("/models/{model_id:path}")
+def model(model_id: str, request: Request) -> dict[str, Any]:
+    """The loaded model under its own name, or under any name with rwkv in it."""
+    entry = _entry(request)
+    if model_id != entry["id"] and "rwkv" not in model_id.lower():
+        raise ApiError(404, f"The model {model_id!r} does not exist", param="model", code="model_not_found")
+    return entry
+
+
+@router.post("/exit")
+def leave(request: Request, tasks: BackgroundTasks) -> str:
+    """Stop the server after this answer; running streams get a few seconds. 403 in deploy mode."""
+    state = host_state(request)
+    if state.deploy:
+        raise ApiError(403, "not available in deploy mode", code="deploy_mode")
+    if state.exit is None:
+        raise ApiError(501, "this server was started by another program, which alone can stop it", code="unsupported")
+    tasks.add_task(state.exit)
+    return "success"
+
+
+def _entry(request: Request) -> dict[str, Any]:
+    loaded = host_state(request).model
+    name = loaded.name if loaded is not None else "rwkv"
+    return {"id": name, "object": "model", "created": request.app.state.started, "owned_by": "rwkv", "root": name, "parent": None}

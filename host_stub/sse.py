@@ -1,0 +1,117 @@
+"""Server-sent events: framing, and a response that always closes its source."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from host_stub.errors import error_body, from_exception
+
+logger = logging.getLogger(__name__)
+
+DONE = "[DONE]"
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+def dumps(value: Any) -> str:
+    """Compact JSON, safe for any string."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+async def close(source: Any) -> None:
+    """Run ``aclose()`` to its end, whatever happens to the task around it."""
+    aclose = getattr(source, "aclose", None)
+    if aclose is None:
+        return
+    with anyio.CancelScope(shield=True):
+        try:
+            await aclose()
+        except Exception:
+            logger.exception("closing a stream failed")
+
+
+def error_event(error: BaseException) -> str:
+    """The JSON text of an error that came after the headers were sent."""
+    known = from_exception(error)
+    if known is None:
+        logger.error("a stream failed", exc_info=error)
+        return dumps(error_body(500, f"{type(error).__name__}: {error}", code="internal_error"))
+    return dumps(error_body(known.status, known.message, code=known.code, param=known.param))
+
+
+async def frames(source: AsyncIterator[Any]) -> AsyncIterator[bytes]:
+    """Each chunk as one event; a failure becomes an error event and ends the stream without ``[DONE]``."""
+    try:
+        async for chunk in source:
+            yield f"data: {chunk if isinstance(chunk, str) else dumps(chunk)}\r\n\r\n".encode()
+    except Exception as error:
+        yield f"data: {error_event(error)}\r\n\r\n".encode()
+
+
+class EventStream(StreamingResponse):
+    """Streams ``source`` and ends when it ends or the client goes, also while nothing is sent.
+
+    ``source.aclose()`` is called in every case, also when the first byte was never asked for.
+    """
+
+    def __init__(self, source: AsyncIterator[Any]) -> None:
+        super().__init__(frames(source), media_type="text/event-stream", headers=HEADERS)
+        self._source = source
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with anyio.create_task_group() as group:
+
+                async def watch() -> None:
+                    while (await receive())["type"] != "http.disconnect":
+                        pass
+                    group.cancel_scope.cancel()
+
+                group.start_soon(watch)
+                try:
+                    await self.stream_response(send)
+                except OSError:
+                    # The client went away between two chunks.
+                    logger.debug("client left during a stream")
+                group.cancel_scope.cancel()
+        finally:
+            await close(self.body_iterator)
+            await close(self._source)
+
+
+class ClientGone(Exception):
+    """Nobody waits for the answer any more."""
+
+
+async def while_connected(request: Request, work: Any, interval: float = 0.2) -> Any:
+    """Await ``work``; when the client leaves first, cancel it and raise ClientGone."""
+    result: list[Any] = []
+    async with anyio.create_task_group() as group:
+
+        async def watch() -> None:
+            while not await request.is_disconnected():
+                await anyio.sleep(interval)
+            group.cancel_scope.cancel()
+
+        async def run() -> None:
+            try:
+                result.append((await work, None))
+            except Exception as error:
+                result.append((None, error))
+            group.cancel_scope.cancel()
+
+        group.start_soon(watch)
+        group.start_soon(run)
+    if not result:
+        raise ClientGone
+    value, error = result[0]
+    if error is not None:
+        raise error
+    return value
