@@ -1,0 +1,112 @@
+"""Token ids to text, one token at a time: whole characters only, and nothing of a stop string."""
+
+from __future__ import annotations
+
+import codecs
+from collections import deque
+from collections.abc import Sequence
+
+_utf8 = codecs.getincrementaldecoder("utf-8")
+
+
+class _Stop:
+    """How much of one stop string the text so far ends with (Knuth, Morris and Pratt).
+
+    The failure table grows with the longest match seen, so that a long stop costs nothing until its text appears.
+    """
+
+    __slots__ = ("_failure", "matched", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.matched = 0
+        self._failure = [0, 0]  # [n]: length of the longest proper prefix that also ends the first n characters
+
+    def advance(self, character: str) -> int:
+        """Take one character; the number of characters matched now. A complete match must not be advanced."""
+        text, matched = self.text, self.matched
+        while matched and text[matched] != character:
+            matched = self._fallback(matched)
+        if text[matched] == character:
+            matched += 1
+        self.matched = matched
+        return matched
+
+    def _fallback(self, matched: int) -> int:
+        text, failure = self.text, self._failure
+        while len(failure) <= matched:
+            last = text[len(failure) - 1]
+            length = failure[-1]
+            while length and text[length] != last:
+                length = failure[length]
+            failure.append(length + 1 if text[length] == last else 0)
+        return failure[matched]
+
+
+class Detokenizer:
+    """The text of one choice as its tokens arrive.
+
+    ``token_bytes[id]`` are a token's bytes. Characters come out whole; bytes that are no UTF-8 come out as U+FFFD.
+    Of ``stops`` (literal text, empty ones are ignored) the match that completes first ends the text, of those completing
+    at one character the longest. Text that may turn out to be the start of a stop is held back.
+    """
+
+    __slots__ = ("_active", "_decode", "_held", "_length", "_starts", "_token_bytes", "stopped")
+
+    def __init__(self, token_bytes: Sequence[bytes], stops: Sequence[str] = ()) -> None:
+        self.stopped = False
+        self._token_bytes = token_bytes
+        self._decode = _utf8("replace").decode
+        self._starts: dict[str, list[_Stop]] = {}
+        for text in dict.fromkeys(stops):
+            if text:
+                self._starts.setdefault(text[0], []).append(_Stop(text))
+        self._active: list[_Stop] = []  # stops with a match begun
+        self._held: deque[str] = deque()  # text not yet handed out, at least as long as the longest match begun
+        self._length = 0  # its characters
+
+    def push(self, token_id: int) -> str:
+        """Take one token; the text that can be sent now. After a stop was completed ``stopped`` is True and nothing comes."""
+        if self.stopped or token_id >= len(self._token_bytes):
+            return ""
+        text = self._decode(self._token_bytes[token_id])
+        if not self._starts or (not self._active and self._starts.keys().isdisjoint(text)):
+            return text
+        before = self._length
+        self._held.append(text)
+        self._length += len(text)
+        for offset, character in enumerate(text, start=1):
+            completed = self._match(character)
+            if completed:
+                self.stopped = True
+                return self._take(before + offset - completed)
+        return self._take(self._length - max((stop.matched for stop in self._active), default=0))
+
+    def finish(self) -> str:
+        """The text still held back. Bytes of an unfinished character are dropped."""
+        return "" if self.stopped else self._take(self._length)
+
+    def _match(self, character: str) -> int:
+        """Advance every stop by one character; the length of the longest that is complete now, or 0."""
+        starts = self._starts.get(character, ())
+        if not self._active and not starts:
+            return 0
+        idle = [stop for stop in starts if not stop.matched]
+        self._active = [stop for stop in self._active if stop.advance(character)]
+        for stop in idle:
+            stop.matched = 1
+        self._active += idle
+        return max((stop.matched for stop in self._active if stop.matched == len(stop.text)), default=0)
+
+    def _take(self, count: int) -> str:
+        """Remove the first ``count`` characters of the held text and return them."""
+        self._length -= count
+        parts: list[str] = []
+        while count:
+            part = self._held.popleft()
+            if len(part) > count:
+                self._held.appendleft(part[count:])
+                part = part[:count]
+            parts.append(part)
+            count -= len(part)
+        return "".join(parts)
