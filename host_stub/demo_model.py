@@ -180,7 +180,7 @@ def _digest(path: Path) -> str:
 def main(arguments: list[str] | None = None) -> int:
     about = "Write a seeded RWKV-7 checkpoint with random weights."
     parser = argparse.ArgumentParser(prog="python -m host_stub.demo_model", description=about)
-    parser.add_argument("out", type=Path, help="the file to write; with --cached, the folder to keep it in")
+    parser.add_argument("out", type=Path, nargs="?", help="the file to write; with --cached, the folder (default: the user's cache)")
     parser.add_argument("--layers", type=int, default=DEMO_SHAPE.layers)
     parser.add_argument("--width", type=int, default=DEMO_SHAPE.width, help="a multiple of 64")
     parser.add_argument("--vocab", type=int, default=DEMO_SHAPE.vocab)
@@ -192,8 +192,10 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     if options.cached:
-        path, _ = cached_checkpoint(options.out, shape, options.seed)
+        path, _ = cached_checkpoint(options.out or cache_folder(), shape, options.seed)
     else:
+        if options.out is None:
+            parser.error("name the file to write, or use --cached")
         path = options.out
         write_checkpoint(path, shape, options.seed)
     print(path)
