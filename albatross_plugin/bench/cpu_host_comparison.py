@@ -26,7 +26,7 @@ MODULE = "albatross_plugin.bench.cpu_host_comparison"
 ENGINE, LOCKED = "albatross", "rwkv"
 # Neither path refuses any of these; no penalties.
 SAMPLING = {"temperature": 1.0, "top_p": 0.5, "top_k": 0, "presence_penalty": 0, "frequency_penalty": 0}
-WORDS = "sea wind wing salt rope mast gull foam reef tide buoy keel hull oar deck fog".split()
+WORDS = ("sea", "wind", "wing", "salt", "rope", "mast", "gull", "foam", "reef", "tide", "buoy", "keel", "hull", "oar", "deck", "fog")
 REST_SECONDS = 0.5
 
 
@@ -97,19 +97,18 @@ async def run_pairs(sides: Sequence[Side], options: argparse.Namespace, log: Log
         for side in order:
             await asyncio.sleep(REST_SECONDS)
             side.bursts.append(await burst(side.host.endpoint, options.requests, options.max_tokens))
-            log.line(_burst_line(pair, side))
+            log.line(_line(pair, side.name, side.bursts[-1]))
         for side in order:
             await asyncio.sleep(REST_SECONDS)
             side.singles.append(await burst(side.host.endpoint, 1, options.max_tokens))
-            single = side.singles[-1]
-            log.line(f"pair {pair}  {side.name:9}  1 alone     {single.rate:7.2f} tok/s  first token {1e3 * single.first_latencies[0]:7.1f} ms")
+            log.line(_line(pair, side.name, side.singles[-1]))
 
 
-def _burst_line(pair: int, side: Side) -> str:
-    one = side.bursts[-1]
+def _line(pair: int, name: str, one: Round) -> str:
     low, high = 1e3 * min(one.first_latencies), 1e3 * max(one.first_latencies)
+    how = "alone" if len(one.first_latencies) == 1 else "at once"
     return (
-        f"pair {pair}  {side.name:9}  {len(one.first_latencies):2} at once  {one.rate:7.2f} tok/s  "
+        f"pair {pair}  {name:9}  {len(one.first_latencies):2} {how:7}  {one.rate:7.2f} tok/s  "
         f"first token {low:7.1f} to {high:7.1f} ms ({one.last_over_first:.2f})  prompt tokens {one.prompt_tokens}"
     )
 
