@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from albatross_plugin.strategy import AlbatrossStrategy
 
@@ -17,7 +18,8 @@ logger = logging.getLogger(__name__)
 DECODING_CHUNK = 100
 
 
-def _setting(default: int | float | str | bool, env: str, about: str, low: float = 0) -> object:
+def _setting(default: int | float | str | bool, env: str, about: str, low: float = 0) -> Any:
+    """A field that the variable ``env`` can set; numbers below ``low`` are refused. Any, as dataclasses.field is."""
     return field(default=default, metadata={"env": env, "about": about, "low": low})
 
 
@@ -27,20 +29,57 @@ class EngineConfig:
 
     workers: int = 1
     batch: int = 32
-    device: str = _setting("cuda", "ALBATROSS_DEVICE", "`cuda`, or `cpu` for the torch reference engine.")  # type: ignore[assignment]
-    prefill_chunk: int = _setting(0, "ALBATROSS_PREFILL_CHUNK", "Most prompt tokens of one request in a pass; 0 means 100 while other requests are decoding and no limit but the pass's own when none is.")  # type: ignore[assignment]
-    prefill_budget: int = _setting(0, "ALBATROSS_PREFILL_BUDGET", "Most prompt tokens of all requests in one pass; 0 chooses 512 on the CPU and 4096 on a GPU.")  # type: ignore[assignment]
-    max_prefill_count: int = _setting(0, "ALBATROSS_MAX_PREFILL_COUNT", "Most requests admitted in one step while others are decoding; 0 means an eighth of the batch, at least 1.")  # type: ignore[assignment]
-    min_forward_seq_len: int = _setting(10, "ALBATROSS_MIN_FORWARD_SEQ_LEN", "Prompts with fewer tokens left are fed one token a step beside the decoding rows.", 1)  # type: ignore[assignment]
-    decode_prefill_ratio: int = _setting(5, "ALBATROSS_DECODE_PREFILL_RATIO", "Decode steps between two prefill passes while requests are decoding.", 1)  # type: ignore[assignment]
-    gather_ms: float = _setting(4.0, "ALBATROSS_GATHER_MS", "How long an idle engine waits for a sibling of the request that woke it, so that a burst shares one pass. Milliseconds; the whole wait is at most eight times this.")  # type: ignore[assignment]
-    max_queue: int = _setting(4096, "ALBATROSS_MAX_QUEUE", "Requests that may wait for a slot; beyond it the answer is 429.", 1)  # type: ignore[assignment]
-    max_prompt_tokens: int = _setting(1_048_576, "ALBATROSS_MAX_PROMPT_TOKENS", "Longest prompt in tokens; beyond it the answer is 400.", 1)  # type: ignore[assignment]
-    load_timeout: float = _setting(300.0, "ALBATROSS_LOAD_TIMEOUT", "Seconds until a load that has not ended is given up.", 1)  # type: ignore[assignment]
-    threads: int = _setting(0, "ALBATROSS_THREADS", "Threads of one operator on the CPU; 0 means one fewer than the cores, at least 1.")  # type: ignore[assignment]
-    disconnect_check_interval: int = _setting(64, "ALBATROSS_DISCONNECT_CHECK_INTERVAL", "Tokens between two checks whether the client is still there.", 1)  # type: ignore[assignment]
-    tps_log_interval: float = _setting(5.0, "ALBATROSS_TPS_LOG_INTERVAL", "Seconds between two log lines with the decode throughput; 0 turns them off.")  # type: ignore[assignment]
-    profile: bool = _setting(False, "ALBATROSS_PROFILE", "`1` turns on the counters of `/albatross/profile`.")  # type: ignore[assignment]
+    device: str = _setting("cuda", "ALBATROSS_DEVICE", "`cuda`, or `cpu` for the torch reference engine.")
+    prefill_chunk: int = _setting(
+        0,
+        "ALBATROSS_PREFILL_CHUNK",
+        "Most prompt tokens of one request in a pass; 0 means 100 while other requests are decoding and no limit but the pass's "
+        "own when none is.",
+    )
+    prefill_budget: int = _setting(
+        0,
+        "ALBATROSS_PREFILL_BUDGET",
+        "Most prompt tokens of all requests in one pass; 0 chooses 512 on the CPU and 4096 on a GPU.",
+    )
+    max_prefill_count: int = _setting(
+        0,
+        "ALBATROSS_MAX_PREFILL_COUNT",
+        "Most requests admitted in one step while others are decoding; 0 means an eighth of the batch, at least 1.",
+    )
+    min_forward_seq_len: int = _setting(
+        10,
+        "ALBATROSS_MIN_FORWARD_SEQ_LEN",
+        "Prompts with fewer tokens left are fed one token a step beside the decoding rows.",
+        1,
+    )
+    decode_prefill_ratio: int = _setting(
+        5,
+        "ALBATROSS_DECODE_PREFILL_RATIO",
+        "Decode steps between two prefill passes while requests are decoding.",
+        1,
+    )
+    gather_ms: float = _setting(
+        4.0,
+        "ALBATROSS_GATHER_MS",
+        "How long an idle engine waits for a sibling of the request that woke it, so that a burst shares one pass. "
+        "Milliseconds; the whole wait is at most eight times this.",
+    )
+    max_queue: int = _setting(4096, "ALBATROSS_MAX_QUEUE", "Requests that may wait for a slot; beyond it the answer is 429.", 1)
+    max_prompt_tokens: int = _setting(1_048_576, "ALBATROSS_MAX_PROMPT_TOKENS", "Longest prompt in tokens; beyond it the answer is 400.", 1)
+    load_timeout: float = _setting(300.0, "ALBATROSS_LOAD_TIMEOUT", "Seconds until a load that has not ended is given up.", 1)
+    threads: int = _setting(0, "ALBATROSS_THREADS", "Threads of one operator on the CPU; 0 means one fewer than the cores, at least 1.")
+    disconnect_check_interval: int = _setting(
+        64,
+        "ALBATROSS_DISCONNECT_CHECK_INTERVAL",
+        "Tokens between two checks whether the client is still there.",
+        1,
+    )
+    tps_log_interval: float = _setting(
+        5.0,
+        "ALBATROSS_TPS_LOG_INTERVAL",
+        "Seconds between two log lines with the decode throughput; 0 turns them off.",
+    )
+    profile: bool = _setting(False, "ALBATROSS_PROFILE", "`1` turns on the counters of `/albatross/profile`.")
 
     @classmethod
     def load(cls, strategy: AlbatrossStrategy | None = None, environ: Mapping[str, str] | None = None) -> EngineConfig:
@@ -76,23 +115,25 @@ class EngineConfig:
         return self.threads or max(1, (os.cpu_count() or 1) - 1)
 
 
-def _parse(name: str, text: str, default: object, low: float) -> object | None:
+_FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+_DEVICES = {"cpu": "cpu", "cuda": "cuda"}
+
+
+def _parse(name: str, text: str, default: Any, low: float) -> int | float | str | bool | None:
     """The value of one variable in the type of its default, or None after one warning."""
-    value: object
     try:
         if isinstance(default, bool):
-            value = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}[text.lower()]
-        elif isinstance(default, str):
-            value = {"cpu": "cpu", "cuda": "cuda"}[text.lower()]
-        else:
-            number = type(default)(text)  # type: ignore[call-arg]
-            if not number >= low:
-                raise ValueError(text)
-            value = number
-    except (ValueError, KeyError):
-        logger.warning("%s=%r is not usable; using the default %r", name, text, default)
-        return None
-    return value
+            return _FLAGS[text.lower()]
+        if isinstance(default, str):
+            return _DEVICES[text.lower()]
+        number: int | float = type(default)(text)
+        # Infinity would overflow in the waits that take these seconds; NaN compares with nothing.
+        if low <= number < float("inf"):
+            return number
+    except (ValueError, KeyError, OverflowError):
+        pass
+    logger.warning("%s=%r is not usable; using the default %r", name, text, default)
+    return None
 
 
 def environment_table() -> list[tuple[str, str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -20,9 +21,9 @@ class AlbatrossStrategy:
     device: str | None = None
 
 
-def is_albatross_strategy(strategy: str | None) -> bool:
-    """Whether the first word, in any case, is one of ours. Blank strings and None are not."""
-    words = (strategy or "").split()
+def is_albatross_strategy(strategy: object) -> bool:
+    """Whether the first word, in any case, is one of ours. Blank strings and what is no string are not."""
+    words = strategy.split() if isinstance(strategy, str) else []
     return bool(words) and words[0].lower() in STRATEGY_NAMES
 
 
@@ -38,7 +39,7 @@ def _device(text: str) -> str | None:
     return text.lower() if text.lower() in ("cpu", "cuda") else None
 
 
-_KEYS: dict[str, tuple[str, Callable[[str], object | None], str]] = {
+_KEYS: dict[str, tuple[str, Callable[[str], int | str | None], str]] = {
     **{name: ("worker_num", _count, "a whole number of at least 1") for name in ("workers", "worker", "worker_num")},
     **{name: ("batch_size", _count, "a whole number of at least 1") for name in ("batch", "batch_size")},
     "device": ("device", _device, "cpu or cuda"),
@@ -46,9 +47,12 @@ _KEYS: dict[str, tuple[str, Callable[[str], object | None], str]] = {
 
 
 def parse_albatross_strategy(strategy: str) -> AlbatrossStrategy:
-    """Parse ``albatross key=value ...``. A part that cannot be used keeps its default and is logged once."""
-    values: dict[str, object] = {}
-    for part in strategy.split()[1:]:
+    """Parse ``albatross key=value ...``. A part that cannot be used keeps its default and is logged once.
+
+    Where a setting is given twice, the later usable part counts and the earlier one is logged.
+    """
+    used: dict[str, tuple[str, Any]] = {}
+    for part in dict.fromkeys(strategy.split()[1:]):
         key, separator, text = part.partition("=")
         known = _KEYS.get(key.lower())
         if not separator or known is None:
@@ -57,8 +61,10 @@ def parse_albatross_strategy(strategy: str) -> AlbatrossStrategy:
         field, parse, expected = known
         value = parse(text)
         if value is None:
-            default = getattr(AlbatrossStrategy(), field)
-            logger.warning("strategy %r: ignored %r, which is not %s; using the default %s", strategy, part, expected, default)
+            kept = used[field][1] if field in used else getattr(AlbatrossStrategy(), field)
+            logger.warning("strategy %r: ignored %r, which is not %s; using %s", strategy, part, expected, kept or "the default")
             continue
-        values[field] = value
-    return AlbatrossStrategy(**values)  # type: ignore[arg-type]
+        if field in used:
+            logger.warning("strategy %r: ignored %r, since %r follows", strategy, used[field][0], part)
+        used[field] = part, value
+    return AlbatrossStrategy(**{field: value for field, (_, value) in used.items()})

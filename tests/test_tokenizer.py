@@ -9,15 +9,34 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import peers
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from albatross_plugin.errors import RequestError, TokenizerError
 from albatross_plugin.tokenizer import DEFAULT_VOCABULARY, SLICE_CHARACTERS, LongestMatch, WorldTokenizer, find_vocabulary
-import peers
 
-PIECES = ["Hello", " world", "\n\n", "User:", "今天", "😀", "👩‍🚀", "녕", "\x00", "\t", " " * 40, "=" * 70, "é", "\u2028", "𠀀", "1234", "()", "'\"\\"]
+PIECES = [
+    "Hello",
+    " world",
+    "\n\n",
+    "User:",
+    "今天",
+    "😀",
+    "👩‍🚀",
+    "녕",
+    "\x00",
+    "\t",
+    " " * 40,
+    "=" * 70,
+    "é",
+    "\u2028",
+    "𠀀",
+    "1234",
+    "()",
+    "'\"\\",
+]
 TEXTS = st.lists(st.one_of(st.text(max_size=6), st.sampled_from(PIECES)), max_size=12).map("".join)
 
 
@@ -47,7 +66,12 @@ def package_encode() -> Callable[[str], list[int]]:
 
 
 def vocabulary_lines() -> list[str]:
-    return [f"{byte + 1} {bytes([byte])!r} 1" for byte in range(256)] + ["257 'ab' 2", "258 'abcd' 4", "259 '今天' 6", "300 b'\\xe4\\xbb' 2"]
+    return [f"{byte + 1} {bytes([byte])!r} 1" for byte in range(256)] + [
+        "257 'ab' 2",
+        "258 'abcd' 4",
+        "259 '今天' 6",
+        "300 b'\\xe4\\xbb' 2",
+    ]
 
 
 def write_vocabulary(folder: Path, lines: list[str], name: str = "small.txt") -> Path:
