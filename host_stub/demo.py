@@ -20,7 +20,7 @@ from typing import Any, TextIO
 import httpx
 
 from host_stub.demo_host import HostError, HostProcess
-from host_stub.demo_model import DEMO_SHAPE, cache_folder, cached_checkpoint
+from host_stub.demo_model import DEMO_SHAPE, Shape, cache_folder, cached_checkpoint
 from host_stub.demo_streams import PROMPTS, Stream, aggregate_rate, most_at_once, new_streams, run_all
 from host_stub.demo_view import LiveView, PlainView, is_terminal, timetable
 
@@ -37,9 +37,15 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--keep", action="store_true", help="leave the host running until Ctrl-C, and print how to call it")
     parser.add_argument("--max-tokens", type=int, default=48, help="length of each answer (default: %(default)s)")
     parser.add_argument("--cache", type=Path, default=None, help="folder for the model file (default: this user's cache folder)")
+    parser.add_argument("--layers", type=int, default=DEMO_SHAPE.layers, help="layers of the model (default: %(default)s)")
+    parser.add_argument("--width", type=int, default=DEMO_SHAPE.width, help="its width, a multiple of 64 (default: %(default)s)")
     options = parser.parse_args(arguments)
     if options.max_tokens < 2:
         parser.error("--max-tokens must be at least 2")
+    try:
+        options.shape = Shape(options.layers, options.width)
+    except ValueError as error:
+        parser.error(str(error))
     return options
 
 
@@ -57,7 +63,7 @@ class Demo:
 
     def run(self) -> int:
         folder = self.options.cache or cache_folder()
-        shape = DEMO_SHAPE
+        shape: Shape = self.options.shape
         self.say(f"1. Model: an RWKV-7 of {shape.layers} layers, {shape.width} wide, vocabulary {shape.vocab}, seeded random weights.")
         model, made = cached_checkpoint(folder, shape)
         self.say(f"   {'made' if made else 'found'} {model} ({model.stat().st_size / 1e6:.0f} MB)")

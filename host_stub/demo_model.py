@@ -198,7 +198,7 @@ def main(arguments: list[str] | None = None) -> int:
             parser.error("name the file to write, or use --cached")
         path = options.out
         write_checkpoint(path, shape, options.seed)
-    print(path)
+    sys.stdout.write(f"{path}\n")
     return 0
 
 

@@ -3,7 +3,8 @@
     python -m host_stub --port 8000                                              # or: python main.py --port 8000 (RWKV-Runner)
     python tests/manual_albatross_smoke.py --model models/YOUR_RWKV7_MODEL.pth --port 8000
 
-Prints the status codes and the first text. Exit status 0 if all three calls gave 200 and both answers had text. pytest does not collect this file.
+Prints the status codes and the first text. Exit status 0 if all three calls gave 200 and both answers had text. pytest does not
+collect this file.
 """
 
 from __future__ import annotations
