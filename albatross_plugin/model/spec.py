@@ -1,0 +1,149 @@
+"""ModelSpec: the sizes of an RWKV-7 model, read from its weights, and the keys and shapes that such a model has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from albatross_plugin.errors import CheckpointError
+
+HEAD_SIZE = 64
+NEEDED = "This engine serves RWKV-7 models with heads of 64."
+
+# Per layer: key -> shape, where C is the width, F the width of the channel mix and * a LoRA rank that the next dimension names.
+_VECTORS = tuple(f"att.x_{c}" for c in "rwkvag") + ("att.w0", "att.a0", "att.v0", "att.k_k", "att.k_a", "ffn.x_k")
+_NORMS = ("ln1", "ln2", "att.ln_x")
+_SQUARES = ("att.receptance.weight", "att.key.weight", "att.value.weight", "att.output.weight")
+_LORAS = ("att.w", "att.a", "att.v", "att.g")
+_VALUE_RESIDUAL = ("att.v0", "att.v1", "att.v2")
+_LAYER_KEY = re.compile(r"blocks\.(\d+)\.(.+)")
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Sizes of one model. ``n_ffn`` is the width of the channel mix; head size is always 64."""
+
+    name: str
+    n_layer: int
+    n_embd: int
+    n_ffn: int
+    vocab_size: int
+
+    @property
+    def n_head(self) -> int:
+        return self.n_embd // HEAD_SIZE
+
+
+def read_spec(name: str, tensors: Mapping[str, Tensor]) -> ModelSpec:
+    """Check that ``tensors`` are a whole RWKV-7 model and nothing else, and return its sizes.
+
+    Raises CheckpointError that names the key at fault. Looks at names, types and shapes only, so it is done
+    before anything large is read.
+    """
+    if not tensors:
+        raise CheckpointError(f"{name} holds no tensors. {NEEDED}")
+    _check_generation(name, tensors)
+    if "emb.weight" not in tensors:
+        some = ", ".join(sorted(tensors)[:3])
+        raise CheckpointError(f"{name} has no emb.weight (it has {some} ...). {NEEDED}")
+    vocab, width = _matrix(name, "emb.weight", tensors["emb.weight"])
+    heads, head_size = _matrix(name, "blocks.0.att.r_k", tensors["blocks.0.att.r_k"])
+    if head_size != HEAD_SIZE:
+        raise CheckpointError(f"{name}: blocks.0.att.r_k has shape {[heads, head_size]}, so the head size is {head_size}. {NEEDED}")
+    layers = 1 + max(int(match[1]) for match in map(_LAYER_KEY.fullmatch, tensors) if match)
+    if "blocks.0.ffn.key.weight" not in tensors:
+        raise CheckpointError(f"{name}: blocks.0.ffn.key.weight is missing")
+    hidden = _matrix(name, "blocks.0.ffn.key.weight", tensors["blocks.0.ffn.key.weight"])[0]
+    spec = ModelSpec(name, layers, width, hidden, vocab)
+    _check_keys(spec, tensors)
+    return spec
+
+
+def check_vocabulary(spec: ModelSpec, token_limit: int) -> None:
+    """Refuse a model that has no row for some token of the tokenizer: such an id would read past the table."""
+    if spec.vocab_size < token_limit:
+        raise CheckpointError(
+            f"{spec.name}: emb.weight has {spec.vocab_size} rows, but the tokenizer has tokens up to {token_limit - 1}. "
+            "Model and tokenizer do not belong together."
+        )
+
+
+def _check_generation(name: str, keys: Iterable[str]) -> None:
+    """Say which older RWKV this is; ``att.r_k`` is in version 7 only."""
+    found = [(match[1], match[2]) for match in map(_LAYER_KEY.fullmatch, keys) if match]
+    if not found or ("0", "att.r_k") in found:
+        if not found:
+            raise CheckpointError(f"{name} has no key blocks.0.att.r_k, nor any other layer. {NEEDED}")
+        return
+    names = {key for _, key in found}
+    signs = (("att.time_maa_x", 6), ("att.ln_x.weight", 5), ("att.time_decay", 4))
+    for sign, version in signs:
+        if sign in names and any(key.startswith("att.time_") for key in names):
+            raise CheckpointError(f"{name} is an RWKV-{version} model: it has blocks.N.{sign} and no blocks.0.att.r_k. {NEEDED}")
+    raise CheckpointError(f"{name} is not an RWKV-7 model: blocks.0.att.r_k is missing. {NEEDED}")
+
+
+def _check_keys(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> None:
+    """Every expected key is there with its shape, and there is no other."""
+    expected = expected_shapes(spec)
+    for key, shape in expected.items():
+        tensor = tensors.get(key)
+        if tensor is None:
+            if _optional(key):
+                continue
+            raise CheckpointError(f"{spec.name}: {key} is missing (the model has layers 0 to {spec.n_layer - 1})")
+        if not tensor.is_floating_point():
+            raise CheckpointError(f"{spec.name}: {key} holds {str(tensor.dtype).removeprefix('torch.')}, not floating-point numbers")
+        _check_shape(spec.name, key, tensor, shape, tensors)
+    unknown = sorted(key for key in tensors if key not in expected)
+    if unknown:
+        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        raise CheckpointError(f"{spec.name}: {unknown[0]}{more} is not part of RWKV-7 as this engine knows it, so its text would be wrong")
+
+
+def _check_shape(name: str, key: str, tensor: Tensor, shape: tuple[int, ...], tensors: Mapping[str, Tensor]) -> None:
+    """Vectors may carry leading dimensions of 1, as the official files do. -1 stands for a LoRA rank."""
+    actual = tuple(tensor.shape)
+    if len(shape) == 1 and len(actual) > 1:
+        while len(actual) > 1 and actual[0] == 1:
+            actual = actual[1:]
+    if len(shape) == 2 and -1 in shape and len(actual) == 2:
+        partner = tensors.get(key[:-1] + "1")
+        rank = partner.shape[-1] if partner is not None and key.endswith("2") else actual[-1]
+        shape = tuple(rank if size == -1 else size for size in shape)
+    if actual != shape or 0 in actual:
+        wanted = " x ".join("rank" if size == -1 else str(size) for size in shape)
+        raise CheckpointError(f"{name}: {key} has shape {' x '.join(map(str, tensor.shape))}, expected {wanted}")
+
+
+def expected_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """key -> shape of every tensor of the model; -1 is a LoRA rank, which the weights decide."""
+    width, hidden, vocab = spec.n_embd, spec.n_ffn, spec.vocab_size
+    shapes: dict[str, tuple[int, ...]] = {"emb.weight": (vocab, width), "head.weight": (vocab, width)}
+    norms = ["blocks.0.ln0", "ln_out"]
+    for layer in range(spec.n_layer):
+        block = f"blocks.{layer}."
+        norms += [block + norm for norm in _NORMS]
+        shapes.update({block + key: (width,) for key in _VECTORS})
+        shapes.update({block + key: (width, width) for key in _SQUARES})
+        for lora in _LORAS:
+            shapes[f"{block}{lora}1"], shapes[f"{block}{lora}2"] = (width, -1), (-1, width)
+        shapes[block + "att.r_k"] = (spec.n_head, HEAD_SIZE)
+        shapes[block + "ffn.key.weight"], shapes[block + "ffn.value.weight"] = (hidden, width), (width, hidden)
+    for norm in norms:
+        shapes[norm + ".weight"] = shapes[norm + ".bias"] = (width,)
+    return shapes
+
+
+def _optional(key: str) -> bool:
+    # The first layer makes v_first and mixes nothing into it; some official files leave its three tensors out.
+    return key.startswith("blocks.0.") and key.removeprefix("blocks.0.") in _VALUE_RESIDUAL
+
+
+def _matrix(name: str, key: str, tensor: Tensor) -> tuple[int, int]:
+    if tensor.dim() != 2:
+        raise CheckpointError(f"{name}: {key} has shape {' x '.join(map(str, tensor.shape))}, expected two dimensions")
+    return tensor.shape[0], tensor.shape[1]
