@@ -61,7 +61,7 @@ class Penalties:
     def apply(self, logits: Tensor, slots: Sequence[int]) -> None:
         """Adjust ``logits`` [B, V] float32 in place; row i belongs to ``slots[i]``."""
         factors = [-self._params[slot].frequency_penalty * self._scale[slot] for slot in slots]
-        factor = torch.tensor(factors, device=logits.device).unsqueeze(1)
+        factor = torch.tensor(factors, dtype=torch.float32, device=logits.device).unsqueeze(1)
         for first, last in _runs(slots):
             slot = slots[first]
             run = slice(slot, slot + last - first)
@@ -81,8 +81,8 @@ class Penalties:
             self._scale[slot] = scale
             added.append(1 / scale if params.frequency_penalty else 0.0)
         rows = torch.tensor(slots, device=tokens.device)
-        presence = torch.tensor([self._params[slot].presence_penalty for slot in slots], device=tokens.device)
-        amounts = torch.tensor(added, device=tokens.device) * self._weight[tokens]
+        presence = torch.tensor([self._params[slot].presence_penalty for slot in slots], dtype=torch.float32, device=tokens.device)
+        amounts = torch.tensor(added, dtype=torch.float32, device=tokens.device) * self._weight[tokens]
         self.counts.index_put_((rows, tokens), amounts, accumulate=True)
         self.offset.index_put_((rows, tokens), -presence * ~self.seen[rows, tokens], accumulate=True)
         self.seen[rows, tokens] = True
