@@ -17,7 +17,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from host_stub.errors import ApiError, error_body, from_exception
+from host_stub.errors import ApiError, error_body
 from host_stub.guard import Guard, Rules
 from host_stub.plugins import Plugins
 from host_stub.routes import completions, config, embeddings, misc
@@ -99,8 +99,3 @@ def _add_error_shapes(app: FastAPI) -> None:
         if isinstance(detail, dict) and "error" in detail:
             return JSONResponse(detail, status_code=error.status_code, headers=error.headers)
         return error_response(ApiError(error.status_code, str(detail), headers=error.headers))
-
-    @app.exception_handler(Exception)
-    async def unknown(_: Request, error: Exception) -> Response:
-        shaped = from_exception(error) or ApiError(500, f"{type(error).__name__}: {error}", code="internal_error")
-        return error_response(shaped)

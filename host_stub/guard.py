@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from host_stub.errors import ApiError, error_body
+
+logger = logging.getLogger(__name__)
 
 MAX_BODY = 16 * 1024 * 1024
 # How much of a body that is refused is still read, so that the client gets to see the answer.
@@ -57,7 +60,24 @@ class Guard:
             await _refuse(error, receive, send)
             return
         if replay is not None:
-            await self.app(scope, replay, send)
+            await self._run(scope, replay, send)
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer an unforeseen error in the common shape. Left to the server, it would cost the client its connection."""
+        started = False
+
+        async def tracked(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, tracked)
+        except Exception as error:
+            if started:
+                raise
+            logger.exception("%s %s failed", scope["method"], scope["path"])
+            await _refuse(ApiError(500, f"{type(error).__name__}: {error}", code="internal_error"), receive, send)
 
     def _check(self, scope: Scope, headers: dict[str, str]) -> None:
         check_host(headers.get("host", ""), self.rules)

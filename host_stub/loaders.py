@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,10 @@ def load_pth(model: str, strategy: str, tokenizer: str | None, custom_cuda: bool
         raise ValueError("an RWKV-7 model runs on one device in the rwkv package; use a strategy of one stage, such as 'cuda fp16'")
     from host_stub.rwkv_model import TextRWKV
 
-    core = _package(seven, custom_cuda).RWKV(path[: -len(".pth")], text)
+    with warnings.catch_warnings():
+        # The package is written for torch.jit, which newer versions of torch deprecate at each use.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        core = _package(seven, custom_cuda).RWKV(path[: -len(".pth")], text)
     if not seven:
         core.args.vocab_size = core.w["emb.weight"].shape[0]
     else:

@@ -73,7 +73,7 @@ class AbstractRWKV(ABC):
         """Five-tuples ``("text", cumulative text, new text, prompt tokens, completion tokens)``."""
         raise NotImplementedError
 
-    def get_embedding(self, input: str, fast_mode: bool) -> tuple[list[float], int]:
+    def get_embedding(self, input: str | list[int], fast_mode: bool) -> tuple[list[float], int]:
         """A vector of length 1 and the number of tokens read."""
         raise NotImplementedError
 

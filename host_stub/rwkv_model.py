@@ -87,14 +87,23 @@ class TextRWKV(AbstractRWKV):
             raise ApiError(400, "the prompt holds half of a surrogate pair, which is not text", param="prompt") from None
         return tokens
 
+    def check_ids(self, tokens: list[int]) -> list[int]:
+        for token in tokens:
+            if not 0 <= token < self.token_limit:
+                raise ApiError(400, f"input holds {token}, which is not a token id from 0 to {self.token_limit - 1}", param="input")
+        return tokens
+
     def sample(self, logits: Any) -> int:
         """Draw by the package's own sampler. ``logits [V]``; raises ApiError 500 when they hold no finite maximum."""
+        import numpy as np
+
         logits[self.token_limit :] = -math.inf
         if not math.isfinite(float(logits.max())):
             raise ApiError(500, "the model's output is not finite", code="engine_error")
         top_p = min(self.top_p, LARGEST_TOP_P)
         try:
-            return int(self.pipeline.sample_logits(logits, temperature=self.temperature, top_p=top_p, top_k=self.top_k))
+            with np.errstate(all="ignore"):
+                return int(self.pipeline.sample_logits(logits, temperature=self.temperature, top_p=top_p, top_k=self.top_k))
         except ValueError:
             # At a low temperature every power of a small probability is 0 in float32, and the package divides 0 by 0.
             return int(logits.argmax())
@@ -126,14 +135,14 @@ class TextRWKV(AbstractRWKV):
     def delta_postprocess(self, delta: str) -> str:
         return delta
 
-    def get_embedding(self, input: str, fast_mode: bool) -> tuple[list[float], int]:
+    def get_embedding(self, input: str | list[int], fast_mode: bool) -> tuple[list[float], int]:
         """A vector of ``n_embd`` numbers and length 1: the last layer's normalised input at the last token.
 
-        ``fast_mode`` is the mean of the input embeddings, without a pass through the model.
+        ``input`` is text, or token ids (ApiError 400 for one outside the vocabulary). ``fast_mode`` is the mean of the input embeddings, without a pass through the model.
         """
         import torch
 
-        tokens = self.fix_tokens(self.encode(input))
+        tokens = self.fix_tokens(self.encode(input) if isinstance(input, str) else self.check_ids(input))
         with self._busy:
             if self._closed.is_set():
                 raise unloaded()

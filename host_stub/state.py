@@ -44,6 +44,7 @@ class HostState:
         # One request at a time on the host's own paths; the thread keeps the event loop free meanwhile.
         self.completion_lock = asyncio.Lock()
         self.worker = ThreadPoolExecutor(1, thread_name_prefix="host-generation")
+        self._closed = False
         self._gate = threading.Lock()
         self._settings_lock = threading.Lock()
 
@@ -66,7 +67,7 @@ class HostState:
             self._release(old)
             del old
             if model:
-                self.model_settings, self.model = self._load(model, strategy, tokenizer, cuda)
+                self._publish(*self._load(model, strategy, tokenizer, cuda))
                 self.deploy = deploy
                 outcome = ModelStatus.Working
         except (KeyboardInterrupt, SystemExit):
@@ -98,6 +99,15 @@ class HostState:
         logger.info("loaded %s", getattr(loaded, "name", model))
         return settings, loaded
 
+    def _publish(self, settings: dict[str, Any], loaded: Any) -> None:
+        """Make a loaded model the current one, unless the server stopped while it was being loaded."""
+        with self._gate:
+            if not self._closed:
+                self.model_settings, self.model = settings, loaded
+                return
+        self._release(loaded)
+        raise RuntimeError("the server is stopping")
+
     def _create(self, model: str, strategy: str, tokenizer: str | None, cuda: bool) -> Any:
         if loaders.is_gguf(model):
             return loaders.load_gguf(model, strategy)
@@ -124,6 +134,7 @@ class HostState:
     def close(self) -> None:
         """At the end of the application: release the model and the worker thread."""
         with self._gate:
+            self._closed = True
             old, self.model = self.model, None
             if self.status is not ModelStatus.Loading:
                 self.status = ModelStatus.Offline

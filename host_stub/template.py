@@ -46,7 +46,7 @@ def turn_stops(user: str, bot: str, interface: str) -> list[str]:
 def _message(item: Any, where: str) -> dict[str, Any]:
     if not isinstance(item, Mapping):
         raise ApiError(400, f"{where} must be an object", param=where)
-    role = {"developer": "system"}.get(item.get("role", ""), item.get("role"))
+    role = "system" if item.get("role") == "developer" else item.get("role")
     if role not in ("system", "user", "assistant", "tool"):
         raise ApiError(400, f"{where}.role {role!r} is not one of system, developer, user, assistant, tool", param=f"{where}.role")
     calls = item.get("tool_calls")

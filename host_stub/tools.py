@@ -22,6 +22,7 @@ PREFIX = "System{interface} You are a helpful assistant with access to the follo
 HEAD = re.compile(r"(\w+)\s*```\w*\s*tool_call\(")
 BLOCK = re.compile(r"(\w+)\s*```\w*\s*tool_call\((.*?)\)?\s*(?:```|\Z)", re.DOTALL)
 ARGUMENT = re.compile(r"""(['"])(.+?)\1\s*[=:]\s*(?:(['"])(.*?)\3(?=\s*(?:,|\Z))|([^,\s]+))""", re.DOTALL)
+CLOSED = re.compile(r"\)\s*```")
 FENCE = "\n```python\ntool_call("
 
 
@@ -136,7 +137,7 @@ async def apply_to_stream(source: AsyncIterator[Any], use: ToolUse, with_usage: 
 
 def _complete(text: str) -> bool:
     after = text[HEAD.search(text).end() :]  # type: ignore[union-attr]
-    return ")\n```" in after or ")```" in after or "\n\n" in after
+    return CLOSED.search(after) is not None or "\n\n" in after
 
 
 def _may_become_call(text: str, names: list[str]) -> bool:

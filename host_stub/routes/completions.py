@@ -14,6 +14,7 @@ from host_stub import bodies, locked, tools
 from host_stub.bodies import DEFAULT_STOPS, ChatCompletionBody, CompletionBody, GenerationBody
 from host_stub.errors import ApiError, from_exception
 from host_stub.models import AbstractRWKV
+from host_stub.paths import resolve
 from host_stub.routes.deps import loaded_model
 from host_stub.sse import ClientGone, EventStream, close, while_connected
 from host_stub.state import HostState
@@ -105,7 +106,7 @@ async def start(
 
 def _check_state(model: Any, body: GenerationBody) -> None:
     """A plugin's requests run side by side on one model object, so a state file cannot belong to one of them."""
-    if body.state is not None and body.state != model.state_path:
+    if body.state is not None and resolve(body.state) != model.state_path:
         raise ApiError(400, "state cannot be set for one request here; use /update-config", param="state", code="unsupported_parameter")
 
 

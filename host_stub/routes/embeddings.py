@@ -17,6 +17,7 @@ from host_stub.calls import unloaded
 from host_stub.errors import ApiError, from_exception
 from host_stub.models import AbstractRWKV
 from host_stub.routes.deps import loaded_model
+from host_stub.rwkv_model import TextRWKV
 from host_stub.sse import ClientGone, while_connected
 from host_stub.state import HostState
 
@@ -33,9 +34,9 @@ async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
         raise ApiError(400, "model not support embedding", code="unsupported", param="model")
     if body.encoding_format not in (None, "float", "base64"):
         raise ApiError(400, "encoding_format must be float or base64", param="encoding_format")
-    texts = _texts(body.input, model)
+    inputs = _inputs(body.input, model)
     try:
-        vectors = await while_connected(request, _embed(state, model, texts, body.fast_mode))
+        vectors = await while_connected(request, _embed(state, model, inputs, body.fast_mode))
     except ClientGone:
         return Response(status_code=499)
     except NotImplementedError as error:
@@ -53,14 +54,14 @@ async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
     return JSONResponse({"object": "list", "data": data, "model": model.name, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
 
 
-async def _embed(state: HostState, model: Any, texts: list[str], fast: bool) -> list[tuple[list[float], int]]:
+async def _embed(state: HostState, model: Any, inputs: list[str | list[int]], fast: bool) -> list[tuple[list[float], int]]:
     """One vector after the other in the worker thread; between two of them a client that left ends the work."""
     loop = asyncio.get_running_loop()
     vectors = []
-    for text in texts:
+    for item in inputs:
         await state.completion_lock.acquire()
         try:
-            future = loop.run_in_executor(state.worker, _one, state, model, text, fast)
+            future = loop.run_in_executor(state.worker, _one, state, model, item, fast)
         except BaseException:
             state.completion_lock.release()
             raise
@@ -69,31 +70,31 @@ async def _embed(state: HostState, model: Any, texts: list[str], fast: bool) -> 
     return vectors
 
 
-def _one(state: HostState, model: Any, text: str, fast: bool) -> tuple[list[float], int]:
+def _one(state: HostState, model: Any, item: str | list[int], fast: bool) -> tuple[list[float], int]:
     if state.model is not model:
         raise unloaded()
-    vector: tuple[list[float], int] = model.get_embedding(text, fast)
+    vector: tuple[list[float], int] = model.get_embedding(item, fast)
     return vector
 
 
-def _texts(value: Any, model: Any) -> list[str]:
-    """Input as texts; lists of numbers are token ids of this model."""
+def _inputs(value: Any, model: Any) -> list[str | list[int]]:
+    """Texts and lists of token ids; a model that reads text alone gets its own ids as text. Raises ApiError 400."""
     if value in (None, "", [], [[]]):
         raise ApiError(400, "input not found", param="input")
-    items = [value] if isinstance(value, str) or (isinstance(value, list) and all(type(item) is int for item in value)) else value
-    if not isinstance(items, list):
-        raise ApiError(400, "input must be a string, a list of strings or lists of token ids", param="input")
-    texts = []
-    for item in items:
-        if isinstance(item, list) and item and all(type(each) is int for each in item):
-            try:
-                item = model.pipeline.decode(item)
-            except (KeyError, IndexError, OverflowError) as error:
-                raise ApiError(400, f"input holds {error}, which is not a token id of this model", param="input") from error
-        if not isinstance(item, str) or not item:
-            raise ApiError(400, "input must hold texts, or lists of token ids, none of them empty", param="input")
-        texts.append(item)
-    return texts
+    single = isinstance(value, str) or (isinstance(value, list) and all(type(item) is int for item in value))
+    items = [value] if single else value
+    if not isinstance(items, list) or not all(_is_text(item) or _is_ids(item) for item in items):
+        raise ApiError(400, "input must be a text, token ids, or a list of texts or of such lists, none of them empty", param="input")
+    reads_ids = isinstance(model, TextRWKV)
+    return [item if reads_ids or isinstance(item, str) else model.pipeline.decode(item) for item in items]
+
+
+def _is_text(item: Any) -> bool:
+    return isinstance(item, str) and item != ""
+
+
+def _is_ids(item: Any) -> bool:
+    return isinstance(item, list) and bool(item) and all(type(each) is int for each in item)
 
 
 def _base64(vector: list[float]) -> str:

@@ -1,0 +1,78 @@
+"""``python -m host_stub`` as a process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from stub import StubHost
+
+from host_stub.__main__ import parse_arguments
+from host_stub.paths import resolve
+
+
+def test_starts_prints_its_port_and_leaves() -> None:
+    with StubHost("--backlog", "16", "--timeout-keep-alive", "5") as host:
+        assert host.url.startswith("http://127.0.0.1:")
+        assert any("found plugin albatross (albatross-plugin " in line and "entry point rwkv_runner" in line for line in host.log)
+        assert host.client.get("/health").json()["model"] is None
+        assert host.client.post("/exit").json() == "success"
+        assert host.process.wait(20) == 0
+
+
+def test_options_as_in_the_runner() -> None:
+    options = parse_arguments([])
+    assert (options.host, options.port, options.backlog, options.timeout_keep_alive, options.no_access_log) == (
+        "127.0.0.1",
+        8000,
+        2048,
+        120,
+        False,
+    )
+
+
+def test_passive_waiting_is_set_before_torch() -> None:
+    code = "import os, sys, host_stub.__main__ as m; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+    environ = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True, env=environ)
+    assert done.stdout.split() == ["passive", "False"]
+
+
+def test_a_taken_port_is_one_line() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = subprocess.run([sys.executable, "-m", "host_stub", "--port", port], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and f"cannot listen on 127.0.0.1:{port}" in done.stderr.splitlines()[-1]
+
+
+def test_an_open_stream_does_not_hold_the_exit_for_long(models: Path) -> None:
+    with StubHost("--model", str(models / "random.pth"), "--strategy", "cpu fp32") as host:
+        body = {"prompt": "Hello", "max_tokens": 100000, "stream": True, "temperature": 0}
+        with host.client.stream("POST", "/v1/completions", json=body) as response:
+            lines = response.iter_lines()
+            assert next(lines).startswith("data: ")
+            assert httpx.post(host.url + "/exit", timeout=10).status_code == 200
+            with pytest.raises(httpx.HTTPError):
+                for _ in lines:
+                    pass
+        assert host.process.wait(20) == 0
+
+
+def test_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = tmp_path / "backend"
+    for folder in (inner, tmp_path / "models", tmp_path / "build" / "bin" / "models"):
+        folder.mkdir(parents=True)
+    (tmp_path / "models" / "a.pth").touch()
+    (tmp_path / "build" / "bin" / "models" / "b.pth").touch()
+    for folder in (tmp_path, inner):
+        monkeypatch.chdir(folder)
+        assert Path(resolve("models/a.pth")) == tmp_path / "models" / "a.pth"
+        assert Path(resolve("models/b.pth")) == tmp_path / "build" / "bin" / "models" / "b.pth"
+    assert [resolve(path) for path in ("", "no.pth", "/no/such.pth", "a\0b")] == ["", "no.pth", "/no/such.pth", "a\0b"]
