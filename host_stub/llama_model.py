@@ -21,7 +21,7 @@ class TextLlama:
     """
 
     def __init__(self, model_path: str, strategy: str) -> None:
-        import xllamacpp  # type: ignore[import-untyped]
+        import xllamacpp
 
         params = xllamacpp.CommonParams()
         params.model.path = model_path

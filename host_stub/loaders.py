@@ -152,7 +152,7 @@ def _limit_threads() -> None:
 def _pipeline(core: Any) -> Any:
     """The package's PIPELINE. Its tokenizer takes a second and much memory to build and never changes: one serves all."""
     global _tokenizer
-    from rwkv.utils import PIPELINE  # type: ignore[import-untyped]
+    from rwkv.utils import PIPELINE
 
     with _import_lock:
         if _tokenizer is None:

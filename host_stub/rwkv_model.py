@@ -138,7 +138,8 @@ class TextRWKV(AbstractRWKV):
     def get_embedding(self, input: str | list[int], fast_mode: bool) -> tuple[list[float], int]:
         """A vector of ``n_embd`` numbers and length 1: the last layer's normalised input at the last token.
 
-        ``input`` is text, or token ids (ApiError 400 for one outside the vocabulary). ``fast_mode`` is the mean of the input embeddings, without a pass through the model.
+        ``input`` is text, or token ids (ApiError 400 for one outside the vocabulary). ``fast_mode`` is the mean of the
+        input embeddings, without a pass through the model.
         """
         import torch
 

@@ -314,3 +314,42 @@ def test_state_files_change_what_the_rwkv_package_says(server: LiveHost, models:
     assert ask(server, prompt="Hello", max_tokens=8)["choices"][0]["text"] == changed[0]
     assert post("/update-config", json={"state": ""}).status_code == 200
     assert ask(server, prompt="Hello", max_tokens=8)["choices"][0]["text"] == plain
+
+
+def _version_4(layers: int = 1, width: int = 64) -> dict[str, Any]:
+    """An untrained RWKV-4 with the World vocabulary."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+
+    def matrix(rows: int, columns: int) -> Any:
+        return torch.randn(rows, columns, generator=generator) / columns**0.5
+
+    weights = {"emb.weight": matrix(65536, width), "head.weight": matrix(65536, width)}
+    norms = ["blocks.0.ln0", "ln_out", *(f"blocks.{i}.{name}" for i in range(layers) for name in ("ln1", "ln2"))]
+    for name in norms:
+        weights[f"{name}.weight"], weights[f"{name}.bias"] = torch.ones(width), torch.zeros(width)
+    for i in range(layers):
+        for name in ("att.time_mix_k", "att.time_mix_v", "att.time_mix_r", "ffn.time_mix_k", "ffn.time_mix_r"):
+            weights[f"blocks.{i}.{name}"] = torch.full((1, 1, width), 0.5)
+        weights[f"blocks.{i}.att.time_decay"], weights[f"blocks.{i}.att.time_first"] = torch.zeros(width), torch.zeros(width)
+        for name in ("key", "value", "receptance", "output"):
+            weights[f"blocks.{i}.att.{name}.weight"] = matrix(width, width)
+        weights[f"blocks.{i}.ffn.key.weight"], weights[f"blocks.{i}.ffn.value.weight"] = matrix(4 * width, width), matrix(width, 4 * width)
+        weights[f"blocks.{i}.ffn.receptance.weight"] = matrix(width, width)
+    return weights
+
+
+def test_older_models_take_another_import_of_the_package(server: LiveHost, models: Path) -> None:
+    import tiny
+
+    path = models / "version4.pth"
+    tiny.write(path, _version_4())
+    use(server, models / "random.pth")
+    before = ask(server, prompt="Hello", max_tokens=4)["choices"][0]["text"]
+    use(server, path)
+    assert server.state.model.version == 4
+    assert ask(server, prompt="Hello", max_tokens=4)["usage"]["completion_tokens"] >= 1
+    assert server.client.post("/v1/embeddings", json={"input": "Hello"}).status_code == 200
+    use(server, models / "random.pth")
+    assert ask(server, prompt="Hello", max_tokens=4)["choices"][0]["text"] == before
