@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -12,26 +13,22 @@ from time import monotonic
 from typing import Any
 
 from albatross_plugin.config import EngineConfig
-from albatross_plugin.engine.delivery import AsyncEngineCompletion, Delivery, Outbox, Token
+from albatross_plugin.engine.delivery import AsyncEngineCompletion, Delivery, Token
 from albatross_plugin.engine.ledger import Ledger
 from albatross_plugin.engine.messages import (
     Abort,
     Down,
     Event,
-    Failed,
-    Finished,
     Loaded,
     LoadFailed,
     LoadProgress,
     ModelInfo,
-    PromptLogprobs,
     Shutdown,
-    Started,
     Stats,
     Submit,
-    Tokens,
 )
 from albatross_plugin.engine.request import Request
+from albatross_plugin.engine.router import Router
 from albatross_plugin.engine.step import WorkerSpec
 from albatross_plugin.engine.transport import ThreadTransport, Transport
 from albatross_plugin.errors import EngineInitError, EngineInitTimeout
@@ -47,13 +44,13 @@ JOIN_SECONDS = 10.0
 
 @dataclass
 class _WorkerState:
-    """What the core knows of one worker. ``down`` is None while it lives, then its last words ("": as asked)."""
+    """What the core knows of one worker. ``down`` is None while it runs, afterwards its last words ("": as asked)."""
 
     transport: Transport
     info: ModelInfo | None = None
     progress: LoadProgress = field(default_factory=lambda: LoadProgress(0, 0))
     stats: Stats | None = None
-    down: str | None = None
+    down: str | None = ""
 
 
 class AsyncEngineCore:
@@ -76,8 +73,10 @@ class AsyncEngineCore:
         self._workers = [_WorkerState(transport(spec, config, self._on_events)) for spec in specs]
         self._numbers = {spec.worker: index for index, spec in enumerate(specs)}
         self._ledger = Ledger(len(specs), config.batch, config.max_queue)
+        self._router = Router(self._ledger)
         self._ids = count(1)
         self._inbox: deque[tuple[_WorkerState, list[Event]]] = deque()
+        self._orphaned = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready: asyncio.Future[ModelInfo] | None = None
         self._all_down: asyncio.Event | None = None
@@ -102,6 +101,7 @@ class AsyncEngineCore:
                 raise EngineInitError(UNLOADED)
             for worker in self._workers:
                 worker.transport.start()
+                worker.down = None
             return await asyncio.wait_for(self._ready, self._config.load_timeout)
         except (asyncio.TimeoutError, TimeoutError) as error:
             await self.shutdown()
@@ -118,7 +118,7 @@ class AsyncEngineCore:
         if self._stopping is None:
             self._phase = "closed"
             self._ledger.close(reason)
-            self._end_requests(self._ledger.ids(), reason)
+            self._router.fail(self._ledger.ids(), reason)
             self._load_failed(reason)
             self._stopping = asyncio.get_running_loop().create_task(self._stop_workers(reason))
         await asyncio.shield(self._stopping)
@@ -126,6 +126,7 @@ class AsyncEngineCore:
     async def _stop_workers(self, reason: str) -> None:
         if self._all_down is None:
             return
+        self._check_all_down()
         for worker in self._workers:
             worker.transport.send(Shutdown(reason))
         deadline = monotonic() + self.join_seconds
@@ -179,82 +180,43 @@ class AsyncEngineCore:
             self._loop.call_soon_threadsafe(self._drain)
         except RuntimeError:
             # The engine's loop was closed under a running worker: its callers are served from here instead.
-            self._drain()
+            with self._orphaned:
+                self._drain()
 
     def _drain(self) -> None:
         """Route every batch that is there. Nothing stays behind: no token waits for a later one."""
-        outbox = Outbox()
         try:
             buffered = 0
             for _ in range(len(self._inbox)):
                 worker, events = self._inbox.popleft()
-                urgent = [self._route(worker, event, outbox) for event in events]
                 buffered += 1
-                if any(urgent) or buffered >= FLUSH_AT:
-                    self._flush(outbox)
+                if any([self._take(worker, event) for event in events]) or buffered >= FLUSH_AT:
+                    self._router.flush()
                     buffered = 0
         except Exception as error:
             logger.exception("the engine cannot route its events")
-            self._ledger.close(f"the engine is down: {error}")
-            self._phase = "down"
-            self._flush(outbox)
-            self._end_requests(self._ledger.ids(), f"the engine went down: {error}")
-        self._flush(outbox)
+            self._go_down(f"{type(error).__name__}: {error}")
+        self._router.flush()
 
-    def _flush(self, outbox: Outbox) -> None:
-        for completion in outbox.flush():
-            completion.abort()
-
-    def _route(self, worker: _WorkerState, event: Event, outbox: Outbox) -> bool:
-        """Whether the event shall be handed over at once."""
-        if isinstance(event, Tokens):
-            return self._route_tokens(event, outbox)
-        if isinstance(event, (Finished, Failed)):
-            ended = self._ledger.end(event.request_id, event)
-            if ended is not None:
-                outbox.add(ended.completion, Delivery(ended.index, event))
-            return ended is not None
-        if isinstance(event, PromptLogprobs):
-            route = self._ledger.routes.get(event.request_id)
-            if route is not None:
-                outbox.add(route.completion, Delivery(route.index, event))
-        elif isinstance(event, Started):
-            self._ledger.started(event.request_id)
-        elif isinstance(event, Down):
-            self._flush(outbox)
-            self._on_down(worker, event.message)
-        else:
-            self._note(worker, event)
-        return False
-
-    def _route_tokens(self, event: Tokens, outbox: Outbox) -> bool:
-        first = False
-        logprobs = event.logprobs or [None] * len(event.token_ids)
-        for request_id, token_id, numbers in zip(event.request_ids, event.token_ids, logprobs, strict=True):
-            route = self._ledger.routes.get(request_id)
-            if route is None:
-                continue
-            first = first or not route.answered
-            route.answered = True
-            outbox.add(route.completion, Delivery(route.index, Token(token_id, numbers)))
-        self._ledger.generated(len(event.token_ids))
-        return first
-
-    def _note(self, worker: _WorkerState, event: Event) -> None:
-        """What a worker says about itself."""
+    def _take(self, worker: _WorkerState, event: Event) -> bool:
         if isinstance(event, Stats):
             worker.stats = event
         elif isinstance(event, LoadProgress):
             worker.progress = event
         elif isinstance(event, Loaded):
-            worker.info = event.info
-            infos = [each.info for each in self._workers]
-            if None not in infos and self._ready is not None and not self._ready.done():
-                self._phase = "ready"
-                self._ledger.open()
-                self._ready.set_result(event.info)
+            self._on_loaded(worker, event.info)
         elif isinstance(event, LoadFailed):
             self._load_failed(event.message)
+        elif isinstance(event, Down):
+            self._on_down(worker, event.message)
+        return self._router.route(event)
+
+    def _on_loaded(self, worker: _WorkerState, info: ModelInfo) -> None:
+        worker.info = info
+        if all(each.info is not None for each in self._workers) and self._ready is not None and not self._ready.done():
+            self._phase = "ready"
+            self._ledger.open()
+            self._ready.set_result(info)
 
     def _on_down(self, worker: _WorkerState, message: str) -> None:
         worker.down = message
@@ -265,21 +227,18 @@ class AsyncEngineCore:
         elif self._phase == "ready":
             logger.error("worker %d is down: %s", index, message)
             if not left:
-                self._phase = "down"
-                self._ledger.close(f"the engine is down: {message}")
-        self._end_requests(self._ledger.ids(index), f"the engine went down: {message}")
-        if self._all_down is not None and all(each.down is not None for each in self._workers):
-            self._all_down.set()
+                self._go_down(message)
+        self._router.fail(self._ledger.ids(index), f"the engine went down: {message}")
+        self._check_all_down()
 
-    def _end_requests(self, request_ids: Iterable[int], message: str) -> None:
-        """Fail these requests (503) without asking their worker."""
-        outbox = Outbox()
-        for request_id in request_ids:
-            event = Failed(request_id, message, 503)
-            route = self._ledger.end(request_id, event)
-            if route is not None:
-                outbox.add(route.completion, Delivery(route.index, event))
-        self._flush(outbox)
+    def _go_down(self, message: str) -> None:
+        self._phase = "down"
+        self._ledger.close(f"the engine is down: {message}")
+        self._router.fail(self._ledger.ids(), f"the engine went down: {message}")
+
+    def _check_all_down(self) -> None:
+        if self._all_down is not None and all(worker.down is not None for worker in self._workers):
+            self._all_down.set()
 
     # --- status -----------------------------------------------------------------------------------------------------
 
@@ -289,6 +248,7 @@ class AsyncEngineCore:
         stats = [worker.stats for worker in self._workers if worker.stats is not None and worker.stats.active]
         return {
             "phase": self._phase,
+            "error": next((worker.down for worker in self._workers if worker.down), ""),
             "loaded_bytes": sum(worker.progress.loaded_bytes for worker in self._workers),
             "total_bytes": sum(worker.progress.total_bytes for worker in self._workers),
             **figures,
@@ -298,8 +258,6 @@ class AsyncEngineCore:
         }
 
     def _worker_status(self, index: int, worker: _WorkerState) -> dict[str, Any]:
-        phase = "loading" if worker.info is None else "ready"
-        if worker.down is not None:
-            phase = "down"
+        phase = "loading" if worker.info is None else "ready" if worker.down is None else "down"
         stats = asdict(worker.stats) if worker.stats is not None else {}
         return {"worker": index, "phase": phase, "error": worker.down or "", **stats}

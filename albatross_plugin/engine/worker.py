@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL = 0.1
 GATHER_WINDOWS = 8
+EXPECTED_LOAD_ERRORS = (ValueError, RuntimeError, OSError, ImportError)
+"""What a user can cause; such an error's text stands for itself, any other is told with its type."""
 
 
 class _LoadCancelled(BaseException):
@@ -84,8 +86,9 @@ class Worker:
         except _LoadCancelled:
             return None
         except BaseException as error:
-            logger.debug("[worker_%d] load failed", self._spec.worker, exc_info=True)
-            self._emit([LoadFailed(str(error) or type(error).__name__)])
+            expected = isinstance(error, EXPECTED_LOAD_ERRORS) and str(error)
+            logger.warning("[worker_%d] load failed: %s", self._spec.worker, _describe(error), exc_info=not expected)
+            self._emit([LoadFailed(str(error) if expected else _describe(error))])
             return None
         self._emit([Loaded(executor.info)])
         return executor

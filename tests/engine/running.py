@@ -9,11 +9,12 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from engine.fake_executor import NAME, STAGES, Stage
+from engine.fake_executor import NAME, STAGES, Stage, make_request
 
 from albatross_plugin.config import EngineConfig
 from albatross_plugin.engine.core import AsyncEngineCompletion, AsyncEngineCore, Delivery, Token
 from albatross_plugin.engine.messages import Failed, Finished
+from albatross_plugin.engine.request import Request
 from albatross_plugin.engine.step import WorkerSpec
 from albatross_plugin.engine.transport import ThreadTransport
 
@@ -73,6 +74,17 @@ def engine(config: EngineConfig | None = None, transport: Callable[..., Any] = T
         yield running.core
     finally:
         running.stop()
+
+
+def submit_one(
+    core: AsyncEngineCore,
+    loop: asyncio.AbstractEventLoop | None = None,
+    prompt: int | tuple[int, ...] = 5,
+    **more: Any,
+) -> tuple[Request, AsyncEngineCompletion]:
+    """A request of its own submission; the arguments are those of ``make_request``."""
+    request = make_request(core.next_request_id(), prompt, **more)
+    return request, core.submit([request], loop=loop)
 
 
 async def read(completion: AsyncEngineCompletion) -> list[Delivery]:
