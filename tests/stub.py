@@ -33,6 +33,7 @@ class StubHost:
             encoding="utf-8",
         )
         self.url = ""
+        self.loaded: tuple[str | Path, str] | None = None
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -52,7 +53,9 @@ class StubHost:
         self._ready.set()
 
     def switch(self, model: str | Path, strategy: str, **more: Any) -> httpx.Response:
-        return self.client.post("/switch-model", json={"model": str(model), "strategy": strategy, **more})
+        answer = self.client.post("/switch-model", json={"model": str(model), "strategy": strategy, **more})
+        self.loaded = (model, strategy) if answer.status_code == 200 else None
+        return answer
 
     def status(self) -> dict[str, Any]:
         return dict(self.client.get("/status").json())

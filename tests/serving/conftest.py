@@ -24,19 +24,25 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
 
 
+def serve(host: StubHost, path: Path, strategy: str) -> None:
+    """Switch, unless that is what is loaded already."""
+    if host.loaded != (path, strategy):
+        answer = host.switch(path, strategy)
+        assert answer.status_code == 200, answer.text
+
+
 @pytest.fixture
 def load(host: StubHost, models: Path) -> Callable[..., StubHost]:
     """Serve a script: the model that answers its first token with the rest of it."""
 
-    def serve(script: list[int], strategy: str = STRATEGY) -> StubHost:
-        path = models / ("script-" + "-".join(map(str, script[:12])) + f"-{len(script)}.pth")
+    def load_script(script: list[int], strategy: str = STRATEGY) -> StubHost:
+        path = models / ("script-" + "-".join(map(str, script)) + ".pth")
         if not path.exists():
             tiny.write(path, tiny.script_checkpoint(script))
-        answer = host.switch(path, strategy)
-        assert answer.status_code == 200, answer.text
+        serve(host, path, strategy)
         return host
 
-    return serve
+    return load_script
 
 
 @pytest.fixture
@@ -44,6 +50,5 @@ def random_host(host: StubHost, models: Path) -> StubHost:
     path = models / "random.pth"
     if not path.exists():
         tiny.write(path, tiny.random_checkpoint())
-    answer = host.switch(path, STRATEGY)
-    assert answer.status_code == 200, answer.text
+    serve(host, path, STRATEGY)
     return host

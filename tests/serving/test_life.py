@@ -18,7 +18,7 @@ import tiny
 from stub import StubHost
 
 Load = Callable[..., StubHost]
-START = 33
+START = 34
 
 
 def path_of(models: Path, name: str, **shape: Any) -> Path:
@@ -134,7 +134,7 @@ def test_neighbours_that_come_and_go_change_nothing(random_host: StubHost, model
 
 def test_smp_5_a_row_with_infinite_scores_fails_alone(host: StubHost, models: Path) -> None:
     path = models / "poison.pth"
-    tiny.write(path, tiny.poison_checkpoint([33, 1097, 47, 40640], trigger=40640))
+    tiny.write(path, tiny.poison_checkpoint([34, 1097, 47, 40640], trigger=40640))
     assert host.switch(path, "albatross device=cpu batch=4").status_code == 200
 
     def ask(limit: int, stream: bool) -> httpx.Response:
@@ -225,6 +225,7 @@ def test_mem_3_switch_under_load_ends_every_request(slow_host: Callable[[str], S
         host.wait_for(lambda: host.engine()["slots"]["active"] == 4 and host.engine()["queue"]["length"] == 4)
         began = time.monotonic()
         path = path_of(models, "a", layers=2, width=128)
+        host.loaded = None
         answers = [answer.result() for answer in [pool_switch(host, path), pool_switch(host, path)]]
         texts = [each.result(timeout=30) for each in running]
         assert time.monotonic() - began < 30

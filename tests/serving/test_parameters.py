@@ -10,7 +10,7 @@ import pytest
 from stub import StubHost
 
 Load = Callable[..., StubHost]
-START = 33
+START = 34
 
 
 def ask(host: StubHost, **body: Any) -> Any:

@@ -10,11 +10,13 @@ import openai
 import pytest
 from stub import StubHost
 
+from albatross_plugin.tokenizer import WorldTokenizer, find_vocabulary
+
 EMOJI = [3319, 153, 129]
 RARE = [241, 161, 175, 184]
 JOINED = [3319, 146, 170, 9810, 241, 160, 155, 129]
 NEXT_TURN = [261, 24281, 59]
-START = 33  # "!" begins a script on the completions route
+START = 34  # "!" begins a script on the completions route
 CHAT_START = 59  # a chat prompt ends in ":"
 
 Load = Callable[..., StubHost]
@@ -67,12 +69,11 @@ MODES = [pytest.param(chat, stream, id=f"{'chat' if chat else 'text'}-{'stream' 
 
 
 @pytest.mark.parametrize(("chat", "stream"), MODES)
-@pytest.mark.parametrize(("said", "text"), [(EMOJI + [4424], None), (RARE, "𠮷"), (JOINED, "👩‍🚀")], ids=["emoji", "rare", "joined"])
-def test_tok_1_characters_of_several_tokens(load: Load, chat: bool, stream: bool, said: list[int], text: str | None) -> None:
+@pytest.mark.parametrize(("said", "text"), [([*EMOJI, 2095], "😀ok"), (RARE, "𠮷"), (JOINED, "👩‍🚀")], ids=["emoji", "rare", "joined"])
+def test_tok_1_characters_of_several_tokens(load: Load, chat: bool, stream: bool, said: list[int], text: str) -> None:
     host = load([CHAT_START if chat else START, *said])
     got, reason, _, count, deltas = read(host, chat, stream)
-    assert got.startswith("😀") if text is None else got == text
-    assert "\ufffd" not in got
+    assert got == text
     assert all(deltas), "no empty delta"
     assert reason == "stop"
     assert count == len(said) + 1, "the end token is counted"
@@ -81,9 +82,7 @@ def test_tok_1_characters_of_several_tokens(load: Load, chat: bool, stream: bool
 @pytest.mark.parametrize(("chat", "stream"), MODES)
 def test_tok_1_a_stop_on_an_emoji(load: Load, chat: bool, stream: bool) -> None:
     host = load([CHAT_START if chat else START, 1097, *EMOJI, 4424])
-    got, reason, _, count, _ = read(host, chat, stream, stop=["😀"])
-    assert (got, reason, count) == ("Hi" if got == "Hi" else got, "stop", 4)
-    assert "😀" not in got
+    assert read(host, chat, stream, stop=["😀"])[:2] == ("Hi", "stop")
 
 
 @pytest.mark.parametrize(("chat", "stream"), MODES)
@@ -109,11 +108,21 @@ def test_tok_3_stop_inside_one_token(load: Load, stream: bool) -> None:
 
 @pytest.mark.parametrize("stop", [None, [], [""], "", "default"])
 def test_tok_5_chat_stops_at_the_next_turn(load: Load, stop: Any) -> None:
-    host = load([CHAT_START, 1097, *NEXT_TURN])
+    tokenizer = WorldTokenizer(find_vocabulary(None))
+    # The colon may stand in the script once only, so the prompt must end in another token: that of "():".
+    first = tokenizer.encode("Assistant f():")[-1]
+    assert first != 59
+    host = load([first, 1097, *NEXT_TURN, 40640])
     options = {} if stop == "default" else {"stop": stop}
     answer = host.client.post(
         "/v1/chat/completions",
-        json={"messages": [{"role": "user", "content": "hello"}], "temperature": 0, "max_tokens": 12, **options},
+        json={
+            "messages": [{"role": "user", "content": "hello"}],
+            "assistant_name": "Assistant f()",
+            "temperature": 0,
+            "max_tokens": 12,
+            **options,
+        },
     ).json()
     assert answer["choices"][0]["message"]["content"] == "Hi"
     assert answer["choices"][0]["finish_reason"] == "stop"
@@ -193,7 +202,7 @@ def test_req_103_to_106_profile(load: Load) -> None:
     assert figures["requests"] == 2
     assert figures["stream_requests"] == 1
     assert figures["tokens"] == 6
-    assert figures["stream_chunks"] >= 4
+    assert figures["stream_chunks"] == 3, "two texts and the reason"
     assert figures["request_wall_ms"] > 0
     assert set(figures) == {
         "requests", "stream_requests", "tokens", "stream_chunks", "bytes", "completion_wait_ms", "disconnect_check_ms", "json_dump_ms",
