@@ -183,13 +183,13 @@ def test_req_37_failures_carry_the_prefix_and_leave_nothing(tmp_path: Path, scri
     assert sorted(albatross_threads()) == before
 
 
-def refusal(model: AlbatrossRWKV) -> int:
-    """Status of the refusal. In a function of its own: a traceback kept by the test would keep the model."""
-    try:
+def test_after_shutdown_a_request_is_refused(script_path: Path) -> None:
+    model = AlbatrossRWKV(str(script_path), 1, 1, device="cpu")
+    model.shutdown()
+    model.shutdown()
+    with pytest.raises(RequestError) as caught:
         model.generate(greedy(), "!")
-    except RequestError as error:
-        return error.status
-    return 200
+    assert caught.value.status == 503
 
 
 def test_req_131_shutdown_and_a_dropped_reference_end_every_thread(script_path: Path) -> None:
