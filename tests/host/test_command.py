@@ -22,7 +22,7 @@ def test_starts_prints_its_port_and_leaves() -> None:
         assert any("found plugin albatross (albatross-plugin " in line and "entry point rwkv_runner" in line for line in host.log)
         assert host.client.get("/health").json()["model"] is None
         assert host.client.post("/exit").json() == "success"
-        assert host.process.wait(20) == 0
+        assert host.process.wait(50) == 0
 
 
 def test_options_as_in_the_runner() -> None:
@@ -62,7 +62,8 @@ def test_an_open_stream_does_not_hold_the_exit_for_long(models: Path) -> None:
             with pytest.raises(httpx.HTTPError):
                 for _ in lines:
                     pass
-        assert host.process.wait(20) == 0
+        # The tokens asked for would take many minutes; a busy machine needs some seconds to take the interpreter down.
+        assert host.process.wait(50) == 0
 
 
 def test_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
