@@ -51,6 +51,8 @@ def argmax(logits: Tensor) -> Tensor:
 
 def draw_unrestricted(logits: Tensor, rules: Rules) -> Tensor:
     """One token per row of [n, V], every token with its tempered probability."""
+    if bool((rules.temperature == 1).all()):
+        return _pick(torch.softmax(logits, 1), rules.u)
     return _pick(_tempered(logits, logits.amax(1, keepdim=True), rules), rules.u)
 
 
@@ -76,8 +78,7 @@ def draw_restricted(logits: Tensor, rules: Rules, widths: list[int]) -> tuple[Te
             needed[row] = width if done else following
     rows = [i for i, w in enumerate(needed) if w == 0]
     if rows:
-        index = torch.tensor(rows, device=logits.device)
-        tokens[index] = _draw_from_all(logits[index], probabilities[index], rules.rows(index))
+        tokens[torch.tensor(rows, device=logits.device)] = _draw_from_all(logits, probabilities, rules, rows)
     return tokens, needed
 
 
@@ -114,32 +115,40 @@ def _top(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
     return values, ids.gather(1, position)
 
 
-def _draw_from_all(logits: Tensor, probabilities: Tensor, rules: Rules) -> Tensor:
-    """For flat rows: the cutoff comes from a histogram of the mass over the logits, then from the one bin it falls into."""
-    rows = logits.shape[0]
-    top = logits.amax(1, keepdim=True)
-    bins = ((top - logits) * _BINS_PER_NAT).clamp_(max=_BINS - 1).to(torch.int64)
-    flat = (bins + torch.arange(rows, device=logits.device).unsqueeze(1) * _BINS).flatten()
-    mass = torch.bincount(flat, weights=probabilities.double().flatten(), minlength=rows * _BINS).view(rows, _BINS).cumsum(1)
-    crossing = (mass < rules.top_p.unsqueeze(1)).sum(1).clamp(max=_BINS - 1)
-    cutoffs = []
-    for row in range(rows):
-        bin_ = int(crossing[row])
-        before = float(mass[row, bin_ - 1]) if bin_ else 0.0
-        cutoff = torch.full((), float("-inf"), device=logits.device)
-        if float(rules.top_p[row]) <= float(mass[row, -1]):
-            inside = logits[row][bins[row] == bin_].sort(descending=True).values
-            share = before + (inside - torch.logsumexp(logits[row], 0)).double().exp().cumsum(0)
-            cutoff = inside[min(int((share < rules.top_p[row]).sum()), len(inside) - 1)]
-        if float(rules.top_k[row]) < logits.shape[1]:
-            cutoff = torch.maximum(cutoff, logits[row].topk(int(rules.top_k[row])).values[-1])
-        cutoffs.append(cutoff)
-    weights = _tempered(logits, top, rules) * _keep(logits, torch.stack(cutoffs).unsqueeze(1), rules.top_k)
-    return _pick(weights, rules.u)
+def _draw_from_all(logits: Tensor, probabilities: Tensor, rules: Rules, rows: list[int]) -> Tensor:
+    """For flat rows. One row at a time: its temporaries stay in the cache."""
+    drawn = []
+    for row in rows:
+        part = slice(row, row + 1)
+        one = Rules(rules.temperature[part], rules.top_p[part], rules.top_k[part], rules.u[part])
+        values, p = logits[part], probabilities[part]
+        cutoff = _cutoff(values[0], p[0], float(one.top_p), float(one.top_k)).view(1, 1)
+        weights = p if float(one.temperature) == 1 else _tempered(values, values.amax(1, keepdim=True), one)
+        drawn.append(_pick(weights * _keep(values, cutoff, one.top_k), one.u))
+    return torch.cat(drawn)
+
+
+def _cutoff(logits: Tensor, probabilities: Tensor, top_p: float, top_k: float) -> Tensor:
+    """The lowest logit of [V] that stays: from a histogram of the mass over the logits, then from the bin it falls into."""
+    cutoff = torch.full((), float("-inf"), dtype=logits.dtype, device=logits.device)
+    bins = (logits.max() - logits).mul_(_BINS_PER_NAT).clamp_(max=_BINS - 1).to(torch.int64)
+    mass = torch.zeros(_BINS, dtype=torch.float64, device=logits.device).scatter_add_(0, bins, probabilities.double()).cumsum(0)
+    crossing = int((mass < top_p).sum())
+    if crossing < _BINS:
+        inside = torch.nonzero(bins == crossing).flatten()
+        values, order = logits[inside].sort(descending=True)
+        before = mass[crossing - 1] if crossing else 0.0
+        share = before + probabilities[inside[order]].double().cumsum(0)
+        cutoff = values[min(int((share < top_p).sum()), len(inside) - 1)]
+    if top_k < len(logits):
+        cutoff = torch.maximum(cutoff, logits.topk(int(top_k)).values[-1])
+    return cutoff
 
 
 def _keep(values: Tensor, cutoff: Tensor, top_k: Tensor) -> Tensor:
     """Which of ``values`` [n, M], in the order of their ids, stay: those above the cutoff, and equals as far as top_k has room."""
+    if bool(torch.isinf(top_k).all()):
+        return values >= cutoff
     above = values > cutoff
     equal = values == cutoff
     room = top_k.unsqueeze(1) - above.sum(1, keepdim=True)
@@ -157,7 +166,7 @@ def _pick(weights: Tensor, u: Tensor) -> Tensor:
     if count < _TWO_LEVELS_FROM:
         return _pick_flat(weights.double().cumsum(1), u)[0]
     spans = F.pad(weights, (0, -count % _SPAN)).view(rows, -1, _SPAN)
-    sums = spans.sum(2, dtype=torch.float64).cumsum(1)
+    sums = spans.sum(2).double().cumsum(1)
     span, rest = _pick_flat(sums, u)
     inner = spans[torch.arange(rows, device=weights.device), span].double().cumsum(1)
     return span * _SPAN + _pick_flat(inner, None, rest)[0]
