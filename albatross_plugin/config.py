@@ -59,10 +59,11 @@ class EngineConfig:
         1,
     )
     gather_ms: float = _setting(
-        4.0,
+        -1.0,
         "ALBATROSS_GATHER_MS",
         "How long an idle engine waits for a sibling of the request that woke it, so that a burst shares one pass. "
-        "Milliseconds; the whole wait is at most eight times this.",
+        "Milliseconds; the whole wait is at most eight times this. -1 chooses 12 on the CPU and 2 on a GPU; 0 turns it off.",
+        -1,
     )
     max_queue: int = _setting(4096, "ALBATROSS_MAX_QUEUE", "Requests that may wait for a slot; beyond it the answer is 429.", 1)
     max_prompt_tokens: int = _setting(1_048_576, "ALBATROSS_MAX_PROMPT_TOKENS", "Longest prompt in tokens; beyond it the answer is 400.", 1)
@@ -105,6 +106,11 @@ class EngineConfig:
     @property
     def pass_budget(self) -> int:
         return self.prefill_budget or (512 if self.device == "cpu" else 4096)
+
+    @property
+    def gather_seconds(self) -> float:
+        """On the CPU a step takes tens of milliseconds, and the clients of a burst share its cores with the engine."""
+        return (self.gather_ms if self.gather_ms >= 0 else 12 if self.device == "cpu" else 2) / 1000
 
     def chunk_limit(self, decoding: bool) -> int:
         """Most prompt tokens of one request in a pass. A chunk that was set holds always, so that results do not depend on load."""

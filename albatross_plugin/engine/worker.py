@@ -131,7 +131,7 @@ class Worker:
 
     def _gather(self) -> None:
         """Give the siblings of the request that woke the engine a moment, so that a burst shares one pass."""
-        window = self._config.gather_ms / 1000
+        window = self._config.gather_seconds
         now = monotonic()
         last, quiet = now + window * GATHER_WINDOWS, now + window
         while self._shutdown is None and 0 < self._scheduler.waiting < self._scheduler.free_slots:
