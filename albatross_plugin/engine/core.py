@@ -102,7 +102,11 @@ class AsyncEngineCore:
             for worker in self._workers:
                 worker.transport.start()
                 worker.down = None
-            return await asyncio.wait_for(self._ready, self._config.load_timeout)
+            info = await asyncio.wait_for(self._ready, self._config.load_timeout)
+            # A shutdown may have come between the last Loaded and this line.
+            if self._phase == "closed":
+                raise EngineInitError(UNLOADED)
+            return info
         except (asyncio.TimeoutError, TimeoutError) as error:
             await self.shutdown()
             raise EngineInitTimeout("Albatross engine initialization timed out") from error

@@ -4,6 +4,7 @@ import asyncio
 import random
 import threading
 import time
+from typing import Any
 
 import pytest
 from engine.fake_executor import END_AT, POISON_AT, expected, make_request
@@ -128,7 +129,7 @@ def test_req_40_a_backlog_is_handed_over_in_few_hops_and_the_first_token_at_once
     hops: list[int] = []
 
     class Loop(asyncio.SelectorEventLoop):
-        def call_soon_threadsafe(self, callback, *args, context=None):  # type: ignore[no-untyped-def]
+        def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
             hops.append(1)
             return super().call_soon_threadsafe(callback, *args, context=context)
 
@@ -149,7 +150,7 @@ def test_req_40_a_backlog_is_handed_over_in_few_hops_and_the_first_token_at_once
 @pytest.mark.parametrize("where", ["fail_launch", "fail_collect"])
 @pytest.mark.parametrize("depth", [1, 2])
 def test_sch_1_a_failing_step_ends_its_requests_and_no_others(where: str, depth: int) -> None:
-    options = {where: [3], "depth": depth, "stage": "failing"}
+    options: dict[str, Any] = {where: [3], "depth": depth, "stage": "failing"}
     with stage("failing") as control, engine(make_config(batch=2), **options) as core:
         completions = [submit_one(core, max_tokens=20)[1] for _ in range(2)]
         assert control.launched.acquire(timeout=10)
@@ -328,6 +329,18 @@ def test_an_engine_loop_that_vanished_does_not_leave_readers_waiting() -> None:
         other = asyncio.new_event_loop()
         other.run_until_complete(running.core.shutdown())
         other.close()
+        eventually(lambda: not any(t.name.startswith("albatross-worker") for t in threading.enumerate()))
+
+
+def test_an_engine_that_was_shut_down_does_not_start() -> None:
+    running = Engine(make_config())
+    running.call(running.core.shutdown())
+    with pytest.raises(EngineInitError, match="unloaded"):
+        running.start()
+    with pytest.raises(RuntimeError, match="started before"):
+        running.start()
+    running.stop()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("albatross")]
 
 
 @pytest.mark.parametrize("error", ["MemoryError", "ImportError", "KeyError", "SystemExit"])
@@ -368,6 +381,7 @@ def test_unloading_while_loading_ends_the_load() -> None:
         with pytest.raises(RequestError, match="loading"):
             submit_one(running.core)
         stopping = asyncio.run_coroutine_threadsafe(running.core.shutdown(), running.loop)
+        eventually(lambda: running.core.status()["phase"] == "closed")
         control.open()
         stopping.result(10)
         with pytest.raises(EngineInitError, match="unloaded"):

@@ -100,7 +100,7 @@ def test_one_batch_per_step_with_all_its_rows(kind: type[Transport]) -> None:
     wire = Wire(kind, make_config(batch=8))
     wire.until(Loaded)
     wire.transport.send(Submit(tuple(make_request(n, 3, 4) for n in range(1, 9))))
-    batches = []
+    batches: list[list[Event]] = []
     while not any(isinstance(event, Finished) for batch in batches for event in batch):
         batches.append(wire.batches.get(timeout=LIMIT))
     assert len(batches) == 4
