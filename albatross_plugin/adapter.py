@@ -76,6 +76,8 @@ class AlbatrossRWKV:
             raise EngineInitError(str(error) or type(error).__name__) from error
         self.pipeline = PipelineFacade(self.tokenizer)
         self.model = ModelFacade(self.info.n_layer, self.info.n_embd, self.info.vocab_size)
+        if self.config.device == "cuda":
+            logger.warning("this version has no CUDA kernels: the card runs the torch reference, which is correct and far from its speed")
         logger.info("Albatross engine initialized: workers=%d, batch_size=%d", self.config.workers, self.config.batch)
 
     def _set_metadata(self) -> None:
