@@ -92,7 +92,7 @@ def _check_keys(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> None:
     for key, shape in expected.items():
         tensor = tensors.get(key)
         if tensor is None:
-            if _optional(key):
+            if is_optional(key):
                 continue
             raise CheckpointError(f"{spec.name}: {key} is missing (the model has layers 0 to {spec.n_layer - 1})")
         if not tensor.is_floating_point():
@@ -138,8 +138,8 @@ def expected_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _optional(key: str) -> bool:
-    # The first layer makes v_first and mixes nothing into it; some official files leave its three tensors out.
+def is_optional(key: str) -> bool:
+    """Whether a key may be missing, and is not used: the first layer makes the value that later ones mix in."""
     return key.startswith("blocks.0.") and key.removeprefix("blocks.0.") in _VALUE_RESIDUAL
 
 

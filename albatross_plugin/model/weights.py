@@ -15,7 +15,7 @@ from torch import Tensor
 
 from albatross_plugin.model.checkpoint import open_checkpoint
 from albatross_plugin.model.ops import Operators, operators_for
-from albatross_plugin.model.spec import ModelSpec, check_vocabulary
+from albatross_plugin.model.spec import ModelSpec, check_vocabulary, is_optional
 
 Progress = Callable[[int, int], None]
 Norm = tuple[Tensor, Tensor]
@@ -117,7 +117,7 @@ class _Taker:
     """Takes tensors out of the file's dict one by one, so that at most one exists twice."""
 
     def __init__(self, tensors: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype, ops: Operators, progress: Progress) -> None:
-        self._tensors = dict(tensors)
+        self._tensors = {key: tensor for key, tensor in tensors.items() if not is_optional(key)}
         self._device, self._dtype, self.ops, self._progress = device, dtype, ops, progress
         self._total = sum(t.numel() * t.itemsize for t in self._tensors.values())
         self._read = 0
