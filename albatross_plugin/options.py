@@ -14,16 +14,32 @@ MAX_CHOICES = 128
 MAX_STOP_CHARACTERS = 4 * 1024 * 1024
 
 # Parameters of other servers that would change the text: silence about them would be a wrong answer.
-_UNSUPPORTED = (
-    "best_of", "suffix", "functions", "function_call", "audio", "modalities", "prediction", "web_search_options", "min_p", "typical_p",
-    "repetition_penalty", "mirostat", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar", "json_schema", "use_beam_search",
-    "length_penalty", "min_tokens", "bad_words", "truncate_prompt_tokens",
-)  # fmt: skip
-_HARMLESS: dict[str, tuple[object, ...]] = {
-    "best_of": (1,), "suffix": ("",), "functions": ([],), "function_call": ("none", "auto"), "modalities": (["text"],), "min_p": (0,),
-    "typical_p": (1,), "repetition_penalty": (1,), "mirostat": (0,), "use_beam_search": (False,), "length_penalty": (1,), "min_tokens": (0,),
+# The values listed with a name are its way of saying "off".
+_UNSUPPORTED: dict[str, tuple[object, ...]] = {
+    "best_of": (1,),
+    "suffix": ("",),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "audio": (),
+    "modalities": (["text"],),
+    "prediction": (),
+    "web_search_options": (),
+    "min_p": (0,),
+    "typical_p": (1,),
+    "repetition_penalty": (1,),
+    "mirostat": (0,),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "grammar": ("",),
+    "json_schema": (),
+    "use_beam_search": (False,),
+    "length_penalty": (1,),
+    "min_tokens": (0,),
     "bad_words": ([],),
-}  # fmt: skip
+    "truncate_prompt_tokens": (),
+}
 
 
 class ModelDefaults(Protocol):
@@ -135,9 +151,9 @@ def read_options(
 
 
 def _refuse_unsupported(source: _Body) -> None:
-    for name in _UNSUPPORTED:
+    for name, off in _UNSUPPORTED.items():
         value = source.own(name)
-        if value is not None and value not in _HARMLESS.get(name, ()):
+        if value is not None and value not in off:
             raise RequestError(f"{name} is not supported by this model", code="unsupported_parameter", param=name)
     wanted = source.own("response_format")
     kind = wanted.get("type") if isinstance(wanted, Mapping) else getattr(wanted, "type", wanted)
@@ -149,9 +165,7 @@ def _max_tokens(source: _Body, model: ModelDefaults) -> int:
     newer = source.own("max_completion_tokens")
     if newer is not None:
         if isinstance(newer, bool) or not isinstance(newer, int) or newer < 1:
-            raise RequestError(
-                f"max_completion_tokens must be a whole number of at least 1, got {newer!r}", param="max_completion_tokens"
-            )
+            raise RequestError(f"max_completion_tokens must be a whole number of at least 1, got {newer!r}", param="max_completion_tokens")
         return newer
     value: int = source.setting("max_tokens", model.max_tokens_per_generation)
     return value

@@ -138,6 +138,7 @@ def test_req_108_a_start_state_changes_the_text(tmp_path: Path) -> None:
     tiny.write(path, tiny.random_checkpoint())
     model = AlbatrossRWKV(str(path), 1, 2, device="cpu")
     try:
+
         def say() -> str:
             return str(list(model.generate(greedy(ignore_eos=True), "hello"))[-1][1])
 

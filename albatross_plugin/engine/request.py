@@ -34,7 +34,8 @@ class SamplingParams:
 
     ``temperature`` 0, ``top_k`` 1 and ``top_p`` 0 all mean greedy. ``top_p`` of 1 or more and ``top_k`` 0
     switch the respective filter off. ``logprobs`` is the number of alternatives reported per token
-    (None: none are computed; 0: only the chosen token's). ``prompt_logprobs`` asks for the same numbers for each prompt token but the first.
+    (None: none are computed; 0: only the chosen token's). ``prompt_logprobs`` asks for the same numbers for each
+    prompt token but the first.
     ``stop_token_ids`` end the text and are not part of it; token 0 does so too unless ``ignore_eos``.
     Raises RequestError with the parameter's name for a value out of range.
     """

@@ -48,6 +48,6 @@ def test_req_19_20_the_plugins_model(tmp_path: Path) -> None:
         assert isinstance(model, AbstractRWKV), "a virtual subclass, by the plugin's model types"
         assert AbstractRWKV not in type(model).__mro__
         check_model(model)
-        check_generate(model, {"temperature": 0, "ignore_eos": True}, "Hello", 3)
+        check_generate(model, {"temperature": 0, "ignore_eos": True, "max_tokens": 3}, "Hello", 3)
     finally:
         model.shutdown()

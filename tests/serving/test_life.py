@@ -138,7 +138,9 @@ def test_smp_5_a_row_with_infinite_scores_fails_alone(host: StubHost, models: Pa
     assert host.switch(path, "albatross device=cpu batch=4").status_code == 200
 
     def ask(limit: int, stream: bool) -> httpx.Response:
-        return httpx.post(host.url + "/v1/completions", json={"prompt": "!", "temperature": 0, "max_tokens": limit, "stream": stream}, timeout=60)
+        return httpx.post(
+            host.url + "/v1/completions", json={"prompt": "!", "temperature": 0, "max_tokens": limit, "stream": stream}, timeout=60
+        )
 
     with ThreadPoolExecutor(4) as pool:
         bad, good, also, streamed = [pool.submit(ask, n, s) for n, s in ((8, False), (2, False), (2, False), (8, True))]
@@ -236,7 +238,11 @@ def test_mem_3_switch_under_load_ends_every_request(slow_host: Callable[[str], S
 
 def pool_switch(host: StubHost, path: Path) -> Any:
     pool = ThreadPoolExecutor(1)
-    future = pool.submit(lambda: httpx.post(host.url + "/switch-model", json={"model": str(path), "strategy": "albatross device=cpu"}, timeout=60).status_code)
+    future = pool.submit(
+        lambda: (
+            httpx.post(host.url + "/switch-model", json={"model": str(path), "strategy": "albatross device=cpu"}, timeout=60).status_code
+        )
+    )
     pool.shutdown(wait=False)
     return future
 

@@ -65,7 +65,9 @@ def read(host: StubHost, chat: bool, stream: bool, **options: Any) -> tuple[str,
         return "".join(deltas), reasons[-1], usages[0].prompt_tokens, usages[0].completion_tokens, deltas
 
 
-MODES = [pytest.param(chat, stream, id=f"{'chat' if chat else 'text'}-{'stream' if stream else 'whole'}") for chat in (0, 1) for stream in (0, 1)]
+MODES = [
+    pytest.param(chat, stream, id=f"{'chat' if chat else 'text'}-{'stream' if stream else 'whole'}") for chat in (0, 1) for stream in (0, 1)
+]
 
 
 @pytest.mark.parametrize(("chat", "stream"), MODES)
@@ -164,7 +166,9 @@ def test_api_1_counts_on_a_random_model(random_host: StubHost, chat: bool, strea
     assert prompt == (1 if not chat else prompt)
 
 
-@pytest.mark.parametrize(("options", "extra"), [({"include_usage": True}, 1), ({"include_usage": False}, 0), ({}, 0), (None, 0), ("absent", 0)])
+@pytest.mark.parametrize(
+    ("options", "extra"), [({"include_usage": True}, 1), ({"include_usage": False}, 0), ({}, 0), (None, 0), ("absent", 0)]
+)
 def test_api_2_usage_in_a_stream(load: Load, options: Any, extra: int) -> None:
     host = load([START, 1097, 47])
     body: dict[str, Any] = {"prompt": "!", "temperature": 0, "stream": True}
