@@ -95,6 +95,11 @@ def test_commands_name_environments_modules_and_extras_that_exist() -> None:
     assert min(checked.values()) > 0
 
 
+def test_ci_runs_the_command_of_the_readme() -> None:
+    (command,) = (line for _, block in fences("README.md") for line in block.splitlines() if line.endswith("tox run"))
+    assert f"({command})" in text_of(".ci/run")
+
+
 def test_options_of_commands_exist() -> None:
     known = {
         module: set(re.findall(r"\"(--[a-z-]+)\"", (ROOT / file).read_text(encoding="utf-8")))
