@@ -42,7 +42,9 @@ def test_every_page_is_reached_from_the_index() -> None:
         if page in seen or page.suffix != ".md":
             continue
         seen.add(page)
-        todo += [(page.parent / link.partition("#")[0]).resolve() for link in links(page) if not link.startswith("https://") and link[0] != "#"]
+        todo += [
+            (page.parent / link.partition("#")[0]).resolve() for link in links(page) if not link.startswith("https://") and link[0] != "#"
+        ]
     lost = [page for page in PAGES if page not in seen and "changelog.d" not in page.parts]
     assert lost == []
 

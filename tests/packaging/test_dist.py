@@ -78,7 +78,15 @@ def test_base_requirements_hold_neither_torch_nor_fastapi() -> None:
 def test_source_archive_holds_what_its_tests_need() -> None:
     with tarfile.open(only("*.tar.gz")) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    for name in ("pyproject.toml", "tox.ini", "README.md", "docs/LICENSE", "kernels/README.md", "tests/conftest.py", "albatross_plugin/hooks.py"):
+    for name in (
+        "pyproject.toml",
+        "tox.ini",
+        "README.md",
+        "docs/LICENSE",
+        "kernels/README.md",
+        "tests/conftest.py",
+        "albatross_plugin/hooks.py",
+    ):
         assert name in names
     assert not any(name.startswith((".tox", ".git/", "shared")) for name in names)
 
