@@ -56,6 +56,7 @@ class Demo:
         self.options = options
         self.out = out
         self.live = is_terminal(out)
+        self.good = False
 
     def say(self, text: str = "") -> None:
         self.out.write(text + "\n")
@@ -82,13 +83,13 @@ class Demo:
             await self._show_plugin(client, host, url)
             ours = await self._measure(client, host, model, "3. The plugin's engine", PLUGIN_STRATEGY)
             theirs = await self._measure(client, host, model, "4. The host's own locked path", LOCKED_STRATEGY)
-            good = self._verdict(ours, theirs)
+            self.good = self._verdict(ours, theirs)
             if self.options.keep:
                 await self._switch(client, host, model, PLUGIN_STRATEGY)
                 self.say(examples(url))
                 while host.running():
                     await asyncio.sleep(POLL_SECONDS)
-            return 0 if good else 1
+            return 0 if self.good else 1
 
     async def _show_plugin(self, client: httpx.AsyncClient, host: HostProcess, url: str) -> None:
         """Both the host's log and its /status must name the plugin; raises HostError else."""
@@ -200,11 +201,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reconfigure(errors="replace")
     # An exception, so that the child is ended on this way out too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    demo = Demo(options, sys.stdout)
     try:
-        return Demo(options, sys.stdout).run()
+        return demo.run()
     except KeyboardInterrupt:
         sys.stdout.write("\nstopped\n")
-        return 0 if options.keep else 130
+        # With --keep this is the way out of a demo that has shown all there is.
+        return 0 if demo.good else 130
 
 
 if __name__ == "__main__":

@@ -31,6 +31,11 @@ class ModelShape:
         """
         return self.layers * (2 * self.width + self.width // 64 * 64 * 64)
 
+    @property
+    def slot_bytes(self) -> int:
+        """Memory of one slot: its state in float32, and for the penalties two float32 numbers and a byte for each token id."""
+        return 4 * self.state_floats + 9 * self.vocab
+
     def __str__(self) -> str:
         return f"{self.layers} layers, {self.width} wide, vocabulary {self.vocab}"
 

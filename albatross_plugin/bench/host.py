@@ -60,7 +60,7 @@ class Host:
             if match:
                 return match.group(1)
             time.sleep(0.05)
-        raise HostFailed(f"the host did not start:\n{self.log()[-2000:]}")
+        raise HostFailed(f"the host did not start (exit status {self._process.poll()}):\n{self.log()[-2000:]}")
 
     async def switch(self, model: str, strategy: str, timeout: float = 600) -> None:
         """Load a model ("" unloads). Raises HostFailed with the host's reason."""

@@ -3,8 +3,8 @@
     python -m albatross_plugin.bench.memory_run --log docs/benchmarks/memory-run.log
 
 Each server is a process of its own; its resident memory is read from outside. Three parts: what a load adds with one worker and with
-two, what 256 more slots add, and the level over 1,000 requests. The state of a sequence has
-``layers * (2 * width + width / 64 * 64 * 64)`` float32 numbers.
+two, what 256 more slots add, and the level over 1,000 requests. A slot's state has ``layers * (2 * width + width / 64 * 64 * 64)``
+float32 numbers, and its penalties take 9 bytes for each token id.
 """
 
 from __future__ import annotations
@@ -81,20 +81,22 @@ async def measure_load(shape: ModelShape, model: Path, options: argparse.Namespa
         ("2 workers, 16 slots each", "albatross device=cpu workers=2 batch=16", 34),
         (f"1 worker, {16 + MORE_SLOTS} slots", f"albatross device=cpu workers=1 batch={16 + MORE_SLOTS}", 17 + MORE_SLOTS),
     ]
-    weights, state = weight_bytes(model), 4 * shape.state_floats
-    log.line(f"weights in float32: {weights / MB:.0f} MB; state of a sequence: {state} bytes; a worker has one row more than slots")
+    weights, slot = weight_bytes(model), shape.slot_bytes
+    state = 4 * shape.state_floats
+    log.line(f"weights in float32: {weights / MB:.0f} MB; a slot: {slot} bytes, of which its state {state}")
+    log.line("a worker has one row more than slots")
     rows, grown = [], []
-    for name, strategy, states in cases:
+    for name, strategy, rows_held in cases:
         before, after = await loaded_bytes(model, strategy, options.threads)
         grown.append(after - before)
-        expected = weights + states * state
+        expected = weights + rows_held * slot
         rows.append((name, f"{before / MB:.0f}", f"{after / MB:.0f}", f"{(after - before) / MB:.0f}", f"{expected / MB:.0f}"))
         log.line(f"{name}: strategy {strategy!r}, resident {before} to {after} bytes")
     log.line()
-    log.line(table(("load of the 0.1B shape, MB", "before", "after", "difference", "weights + states"), rows))
+    log.line(table(("load of the 0.1B shape, MB", "before", "after", "difference", "weights + slots"), rows))
     log.line()
-    log.line(f"a slot, measured: {(grown[2] - grown[0]) / MORE_SLOTS / MB:.3f} MB; by the formula: {state / MB:.3f} MB")
-    log.line(f"a second worker: {(grown[1] - grown[0]) / MB:+.0f} MB, of which {17 * state / MB:.0f} MB are its states")
+    log.line(f"a slot, measured: {(grown[2] - grown[0]) / MORE_SLOTS / MB:.3f} MB; by the formula: {slot / MB:.3f} MB")
+    log.line(f"a second worker: {(grown[1] - grown[0]) / MB:+.0f} MB, of which {17 * slot / MB:.0f} MB are its slots")
 
 
 async def measure_level(options: argparse.Namespace, log: Log) -> float:
