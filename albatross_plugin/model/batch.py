@@ -114,4 +114,4 @@ def time_major(batch: PackedBatch, rows: Sequence[Sequence[int]]) -> list[int]:
     for time in range(len(batch.offsets) - 1):
         count = batch.offsets[time + 1] - batch.offsets[time]
         ids.extend(row[time] for row in ordered[:count])
-    return ids + [0] * (batch.padded - len(ids))
+    return ids + ids[:1] * (batch.padded - len(ids))

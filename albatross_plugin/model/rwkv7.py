@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from albatross_plugin.model.batch import PackedBatch
@@ -86,14 +85,17 @@ class RWKV7:
 
 
 def _norm(x: Tensor, norm: Norm) -> Tensor:
-    return F.layer_norm(x, norm[0].shape, norm[0], norm[1])
+    return torch.layer_norm(x, norm[0].shape, norm[0], norm[1])
 
 
 def _exchange(xn: Tensor, batch: PackedBatch, shift: Tensor) -> Tensor:
     """The normalised input of each token's predecessor [N, C]; ``shift`` [S, C] gets the last one of each row."""
     run = batch.run
     rows = shift[run] if run is not None else shift.index_select(0, batch.slots)
-    if batch.previous is None or batch.last is None:
+    if batch.tokens == 1:
+        # Padding may have any predecessor, so nothing needs to be gathered.
+        previous, last = rows.expand_as(xn).clone(), xn[:1]
+    elif batch.previous is None or batch.last is None:
         previous, last = rows.clone() if run is not None else rows, xn
     else:
         previous, last = torch.cat((rows, xn)).index_select(0, batch.previous), xn.index_select(0, batch.last)
