@@ -113,6 +113,10 @@ class TorchExecutor:
         self._requests.clear()
         gc.collect()
         if self._device.type == "cuda":
+            # cuBLAS keeps a workspace of some 30 MiB per thread and stream in torch's pool.
+            clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+            if clear is not None:
+                clear()
             torch.cuda.empty_cache()
         elif sys.platform == "linux":
             # glibc keeps freed memory of this size in its arenas; unloading a model should show.
