@@ -74,8 +74,8 @@ async def loaded_bytes(model: Path, strategy: str, threads: int) -> tuple[int, i
         return before, resident_bytes(host.pid)
 
 
-async def measure_load(shape: ModelShape, model: Path, options: argparse.Namespace, log: Log) -> None:
-    """Loads with one and two workers, and with more slots, side by side with what the shape says."""
+async def measure_load(shape: ModelShape, model: Path, options: argparse.Namespace, log: Log) -> str:
+    """Loads with one and two workers, and with more slots, beside what the shape says; in words for the summary."""
     cases = [
         ("1 worker, 16 slots", "albatross device=cpu workers=1 batch=16", 17),
         ("2 workers, 16 slots each", "albatross device=cpu workers=2 batch=16", 34),
@@ -92,15 +92,16 @@ async def measure_load(shape: ModelShape, model: Path, options: argparse.Namespa
         expected = weights + rows_held * slot
         rows.append((name, f"{before / MB:.0f}", f"{after / MB:.0f}", f"{(after - before) / MB:.0f}", f"{expected / MB:.0f}"))
         log.line(f"{name}: strategy {strategy!r}, resident {before} to {after} bytes")
-    log.line()
-    log.line(table(("load of the 0.1B shape, MB", "before", "after", "difference", "weights + slots"), rows))
-    log.line()
-    log.line(f"a slot, measured: {(grown[2] - grown[0]) / MORE_SLOTS / MB:.3f} MB; by the formula: {slot / MB:.3f} MB")
-    log.line(f"a second worker: {(grown[1] - grown[0]) / MB:+.0f} MB, of which {17 * slot / MB:.0f} MB are its slots")
+    figures = table(("load of the 0.1B shape, MB", "before", "after", "difference", "weights + slots"), rows)
+    return (
+        f"{figures}\n\n"
+        f"- A slot, measured: {(grown[2] - grown[0]) / MORE_SLOTS / MB:.3f} MB; by the formula: {slot / MB:.3f} MB.\n"
+        f"- A second worker: {(grown[1] - grown[0]) / MB:+.0f} MB, of which {17 * slot / MB:.0f} MB are its slots.\n"
+    )
 
 
-async def measure_level(options: argparse.Namespace, log: Log) -> float:
-    """Resident memory over many requests to a small model with two workers; the growth after the warm part in MB."""
+async def measure_level(options: argparse.Namespace, log: Log) -> tuple[float, float]:
+    """Resident memory in MB after many requests to a small model with two workers, and its growth after the warm part."""
     strategy = "albatross device=cpu workers=2 batch=8"
     model = checkpoint(SHAPES["small"], options.cache)
     levels: list[tuple[int, int]] = []
@@ -119,18 +120,21 @@ async def measure_level(options: argparse.Namespace, log: Log) -> float:
 
         await asyncio.gather(*(client() for _ in range(16)))
     warm = next(level for count, level in levels if count >= WARM_PART * options.requests)
-    return (levels[-1][1] - warm) / MB
+    return levels[-1][1] / MB, (levels[-1][1] - warm) / MB
 
 
 async def run(options: argparse.Namespace, log: Log) -> int:
     variables = " ".join(f"{name}={value}" for name, value in environment(options.threads).items())
     log.line(f"server: {variables}")
+    load = ""
     if not options.level_only:
         shape = SHAPES["0.1b"]
-        await measure_load(shape, checkpoint(shape, options.cache), options, log)
-        log.line()
-    growth = await measure_level(options, log)
-    log.line(f"growth from {WARM_PART:.0%} of the requests to the end: {growth:+.1f} MB")
+        load = await measure_load(shape, checkpoint(shape, options.cache), options, log)
+    level, growth = await measure_level(options, log)
+    log.summary(
+        f"{load}- {options.requests} requests to the small model: from {WARM_PART:.0%} of them to the end, "
+        f"resident memory changed by {growth:+.1f} MB, to {level:.0f} MB."
+    )
     return 0 if growth <= options.allow else 2
 
 
@@ -150,7 +154,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(arguments)
     with Log(options.log) as log:
-        log.head(MODULE, [f"--requests {options.requests}", f"--threads {options.threads}"])
+        more = ["--level-only"] if options.level_only else []
+        log.head(MODULE, [f"--requests {options.requests}", f"--threads {options.threads}", *more])
         try:
             return asyncio.run(run(options, log))
         except Failed as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
+SUMMARY = "summary:"
 PACKAGES = ("albatross-plugin", "torch", "rwkv", "fastapi", "uvicorn", "numpy")
 
 
@@ -86,6 +87,14 @@ class Log:
         self.line(f"date: {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC")
         self.line(f"machine: {machine()}")
         self.line(f"versions: {versions()}")
+        if hasattr(os, "getloadavg"):
+            self.line(f"load average before: {os.getloadavg()[0]:.2f}")
+
+    def summary(self, text: str) -> None:
+        """The end of a log: the Markdown that a page quotes."""
+        self.line()
+        self.line(SUMMARY)
+        self.line(text)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

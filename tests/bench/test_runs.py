@@ -55,7 +55,7 @@ def test_memory_run_reports_a_level(cache: Path, tmp_path: Path) -> None:
     status, out = run("memory_run", *words, cwd=tmp_path)
     text = log.read_text(encoding="utf-8")
     assert status == 0 and text == out and no_machine_paths(text, cache, tmp_path)
-    assert len(re.findall(r"after +\d+ requests: [\d.]+ MB", text)) == 20 and re.search(r"growth .*: [+-][\d.]+ MB", text)
+    assert len(re.findall(r"after +\d+ requests: [\d.]+ MB", text)) == 20 and re.search(r"memory changed by [+-][\d.]+ MB", text)
 
 
 def test_req_126_smoke_check(cache: Path) -> None:
