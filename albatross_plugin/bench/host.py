@@ -50,6 +50,15 @@ class Host:
     def pid(self) -> int:
         return self._process.pid
 
+    def cpu_seconds(self) -> float | None:
+        """Processor time that the server has used, all its threads together; None where /proc is not there to tell."""
+        try:
+            # The name of the process, in parentheses, may hold spaces.
+            fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        except OSError:
+            return None
+        return (int(fields[11]) + int(fields[12])) / float(os.sysconf("SC_CLK_TCK"))
+
     def log(self) -> str:
         return self._log_path.read_text(encoding="utf-8", errors="replace")
 
