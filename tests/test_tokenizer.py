@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import peers
 import pytest
+from fresh import run_python
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -275,3 +277,14 @@ def test_finding_the_default_imports_no_torch() -> None:
         "assert 'torch' not in sys.modules and 'rwkv' not in sys.modules"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
+
+
+def test_without_the_rust_package_the_ids_are_the_same(tmp_path: Path, world: WorldTokenizer) -> None:
+    code = f"""
+import sys
+sys.modules["pyrwkv_tokenizer"] = None  # as where there is no wheel: importing it fails
+from pathlib import Path
+from albatross_plugin.tokenizer import WorldTokenizer
+print(WorldTokenizer(Path({str(world.vocabulary)!r})).encode({"".join(PIECES)!r} * 900))
+"""
+    assert json.loads(run_python(code, tmp_path)) == world.encode("".join(PIECES) * 900)
