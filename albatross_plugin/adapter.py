@@ -144,6 +144,7 @@ class AlbatrossRWKV:
         ``prompts`` are lists of token ids. ``loop`` is where the completion will be read (None: synchronously).
         Raises RequestError (400 bad ids or too long, 429 queue full, 503 going away).
         """
+        self.check_room(len(prompts) * options.n)
         state = tuple(self.state_tuned) if self.state_tuned else None
         options.sampling.check_vocabulary(self.vocabulary_size)
         group = self._core.next_request_id()
@@ -159,6 +160,10 @@ class AlbatrossRWKV:
         source = self._core.submit(requests, loop=loop)
         lengths = [len(request.prompt_ids) for request in requests]
         return AlbatrossCompletion(source, self.tokenizer.token_bytes, options.stops, [r.params for r in requests], lengths)
+
+    def check_room(self, count: int) -> None:
+        """Raises RequestError (400, 429, 503) if ``count`` more requests would not be taken now; cheap, before encoding."""
+        self._core.check_room(count)
 
     @property
     def vocabulary_size(self) -> int:

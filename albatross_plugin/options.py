@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -12,6 +11,7 @@ from albatross_plugin.errors import RequestError
 
 MAX_CHOICES = 128
 MAX_STOP_CHARACTERS = 4 * 1024 * 1024
+MAX_STOPS = 1024
 
 # Parameters of other servers that would change the text: silence about them would be a wrong answer.
 # The values listed with a name are its way of saying "off".
@@ -39,6 +39,14 @@ _UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "min_tokens": (0,),
     "bad_words": ([],),
     "truncate_prompt_tokens": (),
+    "dry_multiplier": (0,),
+    "include_stop_str_in_output": (False,),
+    "no_repeat_ngram_size": (0,),
+    "num_beams": (1,),
+    "reasoning_effort": ("none",),
+    "tfs_z": (1,),
+    "typical": (1,),
+    "xtc_probability": (0,),
 }
 
 
@@ -191,12 +199,12 @@ def _logit_bias(value: Any) -> tuple[tuple[int, float], ...]:
         raise RequestError("logit_bias must map token ids to numbers", param="logit_bias")
     pairs = []
     for token, bias in value.items():
-        try:
-            number = int(token)
-        except (TypeError, ValueError):
-            raise RequestError(f"logit_bias holds {token!r}, which is not a token id", param="logit_bias") from None
-        if isinstance(bias, bool) or not isinstance(bias, (int, float)) or not math.isfinite(bias):
-            raise RequestError(f"logit_bias[{token!r}] must be a number from -100 to 100, got {bias!r}", param="logit_bias")
+        digits = str(token)
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 10):
+            raise RequestError(f"logit_bias holds {digits[:40]!r}, which is not a token id", param="logit_bias")
+        number = int(digits)
+        if isinstance(bias, bool) or not isinstance(bias, (int, float)) or not -100 <= bias <= 100:
+            raise RequestError(f"logit_bias of {number} must be a number from -100 to 100", param="logit_bias")
         pairs.append((number, float(bias)))
     return tuple(pairs)
 
@@ -212,7 +220,11 @@ def _token_ids(value: Iterable[Any] | None) -> frozenset[int]:
 
 def _stops(stop: Any, source: _Body, model: ModelDefaults, chat_mode: bool) -> tuple[str, ...]:
     """The caller's stops without empties and repeats; in chat the next turn of either side ends the answer too."""
+    if stop is not None and not isinstance(stop, (str, list, tuple)):
+        raise RequestError(f"stop must be a string or a list of strings, got {stop!r}", param="stop")
     given: list[Any] = [] if stop is None else [stop] if isinstance(stop, str) else list(stop)
+    if len(given) > MAX_STOPS:
+        raise RequestError(f"stop may hold at most {MAX_STOPS} strings, got {len(given)}", param="stop")
     for item in given:
         if not isinstance(item, str):
             raise RequestError(f"stop must be a string or a list of strings, got {item!r}", param="stop")
@@ -228,7 +240,9 @@ def _stops(stop: Any, source: _Body, model: ModelDefaults, chat_mode: bool) -> t
 def _include_usage(value: Any) -> bool:
     if value is None:
         return False
-    asked = value.get("include_usage") if isinstance(value, Mapping) else getattr(value, "include_usage", None)
+    if not isinstance(value, Mapping) and not hasattr(value, "include_usage"):
+        raise RequestError(f"stream_options must be an object, got {value!r}", param="stream_options")
+    asked = value.get("include_usage") if isinstance(value, Mapping) else value.include_usage
     if asked is not None and not isinstance(asked, bool):
         raise RequestError(f"stream_options.include_usage must be true or false, got {asked!r}", param="stream_options")
     return bool(asked)

@@ -172,6 +172,7 @@ def test_req_37_failures_carry_the_prefix_and_leave_nothing(tmp_path: Path, scri
         (lambda: AlbatrossRWKV(str(wrong_name), device="cpu"), "is not a .pth file"),
         (lambda: AlbatrossRWKV(str(empty), device="cpu"), ""),
         (lambda: AlbatrossRWKV(str(script_path), tokenizer=str(tmp_path / "none.txt"), device="cpu"), "none.txt"),
+        (lambda: AlbatrossRWKV(str(script_path), 10**9, 1, device="cpu"), "workers=1000000000"),
         (lambda: AlbatrossRWKV(str(script_path), device="cpu", executor="no_such_module:Executor"), "no_such_module"),
     ]
     before = sorted(albatross_threads())

@@ -153,6 +153,10 @@ class AsyncEngineCore:
     def next_request_id(self) -> int:
         return next(self._ids)
 
+    def check_room(self, count: int) -> None:
+        """Raises RequestError (400, 429, 503) if ``submit`` would not take ``count`` requests now."""
+        self._ledger.check_room(count)
+
     def submit(self, requests: Sequence[Request], *, loop: asyncio.AbstractEventLoop | None) -> AsyncEngineCompletion:
         """Take all requests or none; never blocks. ``loop`` reads the completion (None: it is read synchronously).
 

@@ -85,6 +85,19 @@ class Ledger:
             self._outcomes["accepted"] += len(requests)
         return shares
 
+    def check_room(self, count: int) -> None:
+        """Whether ``count`` more requests would be taken now, asked before any work is put into them.
+
+        Raises RequestError: 503 and 429 as ``admit``, 400 for more than would ever be taken.
+        """
+        with self._lock:
+            if self._refusal is not None or not self._load:
+                raise RequestError(self._refusal or "the engine is down", status=503, code="model_unavailable")
+            most = len(self._load) * self._batch + self._max_queue
+            if count > most:
+                raise RequestError(f"one call may hold at most {most} prompts times choices here, got {count}", param="prompt")
+            self._check_room(count)
+
     def _check_room(self, count: int) -> None:
         beyond = len(self.routes) + count - len(self._load) * self._batch
         if beyond <= self._max_queue:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -22,10 +21,16 @@ class FinishReason(str, Enum):
 
 
 def _number(name: str, value: object, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise RequestError(f"{name} must be a number, got {value!r}", param=name)
+    # Also what is not a number at all fails this comparison, and whole numbers too large for a float survive it.
     if not low <= value <= high:
-        raise RequestError(f"{name} must be between {low:g} and {high:g}, got {value!r}", param=name)
+        raise RequestError(f"{name} must be between {low:g} and {high:g}, got {_shown(value)}", param=name)
+
+
+def _shown(value: object) -> str:
+    text = repr(value) if not isinstance(value, int) or value.bit_length() < 128 else "a number of many digits"
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 @dataclass(frozen=True)

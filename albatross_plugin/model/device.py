@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from albatross_plugin.errors import REQUIREMENT_TEXT, DeviceError
 
 CPU_HINT = "To run without a card, add device=cpu to the strategy, for example: albatross device=cpu"
+# Workers on the CPU share its cores, so more of them than cores only wait for each other.
+LEAST_CPU_WORKERS = 8
 
 
 def cuda_problem() -> str | None:
@@ -23,6 +27,9 @@ def cuda_problem() -> str | None:
 def check_device(device: str, workers: int) -> None:
     """Raise DeviceError unless ``device`` ("cpu" or "cuda") can run ``workers`` workers, one GPU each."""
     if device == "cpu":
+        most = max(LEAST_CPU_WORKERS, os.cpu_count() or 1)
+        if workers > most:
+            raise DeviceError(f"workers={workers} is more than this machine's processors can use; choose workers={most} or fewer.")
         return
     problem = cuda_problem()
     if problem is not None:

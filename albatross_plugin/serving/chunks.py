@@ -99,10 +99,11 @@ class AnswerWriter:
             names.insert(0, self._name(first_token))
             values.insert(0, None)
             tops.insert(0, None)
+        ids = [] if first_token is None else [first_token]
         offsets = []
-        for name in names:
+        for token in ids + [entry.token_id for entry in known]:
             offsets.append(offset)
-            offset += len(name)
+            offset += self.characters(token)
         return {"tokens": names, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
 
     def _chat_entry(self, entry: TokenLogprobs) -> dict[str, Any]:
@@ -117,8 +118,16 @@ class AnswerWriter:
     def _raw(self, token: int) -> bytes:
         return self._tokens[token] if token < len(self._tokens) else b""
 
+    def characters(self, token: int) -> int:
+        return len(self._raw(token).decode(errors="replace"))
+
     def _name(self, token: int) -> str:
-        return self._raw(token).decode(errors="replace")
+        """A token's text; the part of a character is named by its bytes, so that two of them do not look the same."""
+        raw = self._raw(token)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
 def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:

@@ -40,6 +40,8 @@ def eval_albatross(
     before anything is sent. ``prompt`` is a text, a list of texts, a list of token ids or a list of such lists.
     """
     options = model.options(body, stop=stop, stop_token_ids=stop_token_ids, chat_mode=chat_mode, defaults=defaults)
+    if isinstance(prompt, (list, tuple)) and prompt and not isinstance(prompt[0], int):
+        model.check_room(len(prompt) * options.n)
     prompts = _prompts(model, prompt)
     completion = model.open(prompts, options, loop=_consumer_loop())
     call = _Call(model, request, completion, options, prompts, chat_mode, stream)
@@ -219,8 +221,8 @@ class _Call:
         first = self.prompts[index // self.options.n][0] if opens else None
         numbers = self.writer.logprobs(entries, first, self.offsets.get(index, 0))
         if not self.chat:
-            names = numbers["tokens"]
-            self.offsets[index] = self.offsets.get(index, 0) + sum(map(len, names))
+            ids = ([first] if first is not None else []) + [entry.token_id for entry in entries]
+            self.offsets[index] = self.offsets.get(index, 0) + sum(map(self.writer.characters, ids))
         return numbers
 
     def _usage(self) -> dict[str, int]:

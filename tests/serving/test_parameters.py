@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,8 @@ def ask(host: StubHost, **body: Any) -> Any:
         ("seed", "x"), ("n", 0), ("n", 1.5), ("best_of", 2), ("logprobs", 21), ("echo", "yes"), ("stop", [1]),
         ("stop_token_ids", [70000]), ("stop_token_ids", [-1]), ("stop_token_ids", [1000000000]),
         ("logit_bias", {"191222": 5}), ("logit_bias", {"a": 5}), ("logit_bias", {"33": 500}), ("response_format", {"type": "json_object"}),
-        ("repetition_penalty", 1.2), ("prompt", [-1]), ("prompt", [65536]), ("prompt", ["a", 1]), ("prompt", [[1, "a"]]),
+        ("repetition_penalty", 1.2), ("xtc_probability", 0.5), ("num_beams", 4), ("reasoning_effort", "high"), ("stream_options", 5),
+        ("stop", ["x"] * 2000), ("logit_bias", {"5": 10**400}), ("logit_bias", {"1_0": 1}), ("logit_bias", {" 5": 1}), ("temperature", 10**400), ("prompt", [-1]), ("prompt", [65536]), ("prompt", ["a", 1]), ("prompt", [[1, "a"]]),
     ],
 )  # fmt: skip
 def test_bad_parameters_are_refused_by_name(load: Load, name: str, value: Any) -> None:
@@ -125,3 +127,25 @@ def test_lone_surrogate_is_refused(load: Load) -> None:
     )
     assert answer.status_code in (400, 422)
     assert ask(host).json()["choices"][0]["text"] == "Hi."
+
+
+def test_a_call_that_holds_too_many_requests_is_refused_before_any_work(load: Load) -> None:
+    host = load([START, 1097, 47])
+    began = time.monotonic()
+    answer = ask(host, prompt=["x" * 15] * 4000, n=128, seed=1)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "prompt"
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize("seed", [0, -1, 2**63, 10**30])
+def test_any_whole_number_is_a_seed(random_host: StubHost, seed: int) -> None:
+    options = {"temperature": 1, "top_p": 1, "seed": seed, "max_tokens": 6, "ignore_eos": True}
+    first, again = (ask(random_host, **options).json()["choices"][0]["text"] for _ in range(2))
+    assert first == again
+
+
+def test_parts_of_a_character_have_names_of_their_own(load: Load) -> None:
+    host = load([START, 3319, 153, 129])
+    numbers = ask(host, logprobs=1, max_tokens=3).json()["choices"][0]["logprobs"]
+    assert numbers["tokens"] == ["bytes:\\xf0\\x9f", "bytes:\\x98", "bytes:\\x80"]
