@@ -55,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from host_stub.app import create_app
     from host_stub.guard import Rules
+    from host_stub.server import Server, end_process
 
     preload = None
     if options.model:
@@ -73,17 +74,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         timeout_graceful_shutdown=GRACEFUL_SECONDS,
         log_config=None,
     )
-    server = uvicorn.Server(config)
-
-    def leave() -> None:
-        server.should_exit = True
-
-    app.state.host.exit = leave
+    server = Server(config, app.state.host)
     host, port = bound.getsockname()[:2]
     sys.stdout.write(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}\n")
     sys.stdout.flush()
-    server.run(sockets=[bound])
-    return 0
+    try:
+        server.run(sockets=[bound])
+    except KeyboardInterrupt:
+        return end_process(130)
+    return end_process(0)
 
 
 if __name__ == "__main__":

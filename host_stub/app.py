@@ -19,12 +19,16 @@ from starlette.responses import JSONResponse, Response
 
 from host_stub.errors import ApiError, error_body
 from host_stub.guard import Guard, Rules
+from host_stub.loads import Loads
 from host_stub.plugins import Plugins
 from host_stub.routes import completions, config, embeddings, misc
 from host_stub.state import Host, HostState
 from host_stub.tools import ToolMemory
 
 logger = logging.getLogger(__name__)
+
+# How long the end of the application waits for the model's release.
+CLOSE_SECONDS = 5.0
 
 
 def create_app(
@@ -48,14 +52,16 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         if preload is not None:
             try:
-                await anyio.to_thread.run_sync(lambda: state.switch(**preload))
+                await state.loads.run(lambda: state.switch(**preload))
             except ApiError as error:
                 logger.error("%s", error.message)
         try:
             yield
         finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(state.close)
+            with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_SECONDS) as scope:
+                await Loads().run(state.close)
+            if scope.cancelled_caught:
+                logger.warning("the model was not released in time")
 
     app = FastAPI(title="host stub", lifespan=lifespan)
     app.state.host = state

@@ -118,9 +118,10 @@ async def pieces(state: HostState, model: Any, call: Call) -> AsyncGenerator[Pie
 
     try:
         future = loop.run_in_executor(state.worker, work)
-    except BaseException:
+    except RuntimeError:
+        # The worker is shut down: the server ends.
         state.completion_lock.release()
-        raise
+        raise calls.unloaded() from None
     future.add_done_callback(lambda _: state.completion_lock.release())
     try:
         while (item := await queue.get()) is not None:

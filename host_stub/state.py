@@ -15,6 +15,7 @@ from typing import Any
 from host_stub import loaders
 from host_stub.config import ModelConfigBody, model_settings
 from host_stub.errors import ApiError
+from host_stub.loads import Loads
 from host_stub.models import AbstractRWKV
 from host_stub.paths import resolve
 from host_stub.plugins import Plugins
@@ -44,7 +45,9 @@ class HostState:
         # One request at a time on the host's own paths; the thread keeps the event loop free meanwhile.
         self.completion_lock = asyncio.Lock()
         self.worker = ThreadPoolExecutor(1, thread_name_prefix="host-generation")
+        self.loads = Loads()
         self._closed = False
+        self._closing = threading.Lock()
         self._gate = threading.Lock()
         self._settings_lock = threading.Lock()
 
@@ -77,7 +80,7 @@ class HostState:
             reason = " ".join(str(error).split()) if str(error).strip() else type(error).__name__
             logger.error("failed to load %s: %s", model or "nothing", reason, exc_info=not isinstance(error, (OSError, ValueError)))
             error.__traceback__ = None
-            raise ApiError(500, f"failed to load: {reason}", code="model_load_failed") from None
+            raise _load_failed(reason) from None
         finally:
             # Whatever happened, nothing stays in Loading: later switches would be turned away for ever.
             self.status = outcome
@@ -132,14 +135,16 @@ class HostState:
         _collect()
 
     def close(self) -> None:
-        """At the end of the application: release the model and the worker thread."""
-        with self._gate:
-            self._closed = True
-            old, self.model = self.model, None
-            if self.status is not ModelStatus.Loading:
-                self.status = ModelStatus.Offline
-        self._release(old)
-        self.worker.shutdown(wait=True, cancel_futures=True)
+        """At the end of the application: release the model and the worker thread. Idempotent; a load that runs is left behind."""
+        with self._closing:
+            with self._gate:
+                self._closed = True
+                old, self.model = self.model, None
+                if self.status is not ModelStatus.Loading:
+                    self.status = ModelStatus.Offline
+            self.loads.abandon(_load_failed("the server is stopping"))
+            self._release(old)
+            self.worker.shutdown(wait=True, cancel_futures=True)
 
     # --- settings ---------------------------------------------------------------------------------------------------
 
@@ -154,6 +159,10 @@ class HostState:
     def defaults(self) -> dict[str, Any]:
         """The saved config: only the keys that were set."""
         return self.config.settings()
+
+
+def _load_failed(reason: str) -> ApiError:
+    return ApiError(500, f"failed to load: {reason}", code="model_load_failed")
 
 
 class Host:

@@ -26,7 +26,7 @@ async def switch_model(body: SwitchModelBody, request: Request) -> Response:
     def switch() -> bool:
         return state.switch(body.model, body.strategy, body.tokenizer, cuda=body.customCuda, deploy=body.deploy)
 
-    done = await anyio.to_thread.run_sync(switch)
+    done = await state.loads.run(switch)
     return JSONResponse("success") if done else Response(status_code=304)
 
 

@@ -62,9 +62,10 @@ async def _embed(state: HostState, model: Any, inputs: list[str | list[int]], fa
         await state.completion_lock.acquire()
         try:
             future = loop.run_in_executor(state.worker, _one, state, model, item, fast)
-        except BaseException:
+        except RuntimeError:
+            # The worker is shut down: the server ends.
             state.completion_lock.release()
-            raise
+            raise unloaded() from None
         future.add_done_callback(lambda _: state.completion_lock.release())
         vectors.append(await future)
     return vectors

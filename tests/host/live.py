@@ -13,6 +13,7 @@ import uvicorn
 from host_stub.app import create_app
 from host_stub.guard import Rules
 from host_stub.plugins import Plugins
+from host_stub.server import Server
 from host_stub.state import HostState
 
 GRACEFUL_SECONDS = 2
@@ -29,8 +30,7 @@ class LiveHost:
         config = uvicorn.Config(
             self.app, host="127.0.0.1", port=0, log_config=None, access_log=False, timeout_graceful_shutdown=GRACEFUL_SECONDS
         )
-        self.server = uvicorn.Server(config)
-        self.app.state.host.exit = self._leave
+        self.server = Server(config, self.app.state.host)
         self._thread = threading.Thread(target=self.server.run, name="live-host")
         self._thread.start()
         wait_for(lambda: self.server.started or not self._thread.is_alive())
@@ -44,7 +44,7 @@ class LiveHost:
         return host
 
     def _leave(self) -> None:
-        self.server.should_exit = True
+        self.server.leave()
 
     def switch(self, model: object, strategy: str = "", **more: Any) -> httpx.Response:
         return self.client.post("/switch-model", json={"model": str(model), "strategy": strategy, **more})

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -59,11 +62,61 @@ def test_an_open_stream_does_not_hold_the_exit_for_long(models: Path) -> None:
             lines = response.iter_lines()
             assert next(lines).startswith("data: ")
             assert httpx.post(host.url + "/exit", timeout=10).status_code == 200
-            with pytest.raises(httpx.HTTPError):
-                for _ in lines:
-                    pass
+            last = [line for line in lines if line][-1]
+            assert json.loads(last[len("data: ") :])["error"]["code"] == "model_unavailable"
         # The tokens asked for would take many minutes; a busy machine needs some seconds to take the interpreter down.
-        assert host.process.wait(50) == 0
+        assert host.process.wait(20) == 0
+        assert not any("Traceback" in line or "Cancel" in line for line in host.log)
+
+
+STUCK = """
+import time
+import pluggy
+
+hookimpl = pluggy.HookimplMarker("rwkv_runner")
+
+
+class Stuck:
+    @hookimpl
+    def rwkv_runner_parse_strategy(self, strategy):
+        return strategy if strategy == "stuck" else None
+
+    @hookimpl
+    def rwkv_runner_create_model(self, strategy):
+        print("load entered", flush=True)
+        time.sleep(600)
+
+
+plugin = Stuck()
+"""
+
+
+def _stuck_host(folder: Path, *arguments: str) -> StubHost:
+    (folder / "stuck_plugin.py").write_text(STUCK, encoding="utf-8")
+    info = folder / "stuck_plugin-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stuck-plugin\nVersion: 1\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text("[rwkv_runner]\nstuck = stuck_plugin:plugin\n", encoding="utf-8")
+    return StubHost(*arguments, environ={"PYTHONPATH": str(folder)})
+
+
+def test_a_load_that_is_stuck_does_not_hold_the_exit(tmp_path: Path) -> None:
+    with _stuck_host(tmp_path) as host, ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(host.switch, "any.pth", "stuck")
+        host.wait_for(lambda: any("load entered" in line for line in host.log), 30)
+        assert httpx.post(host.url + "/exit", timeout=10).status_code == 200
+        stopped = answer.result(15)
+        assert stopped.status_code == 500 and stopped.json()["detail"] == "failed to load: the server is stopping"
+        assert host.process.wait(15) == 0
+        assert not any("Traceback" in line for line in host.log)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_a_signal_ends_a_preload_that_is_stuck(tmp_path: Path) -> None:
+    with _stuck_host(tmp_path, "--model", "any.pth", "--strategy", "stuck") as host:
+        host.wait_for(lambda: any("load entered" in line for line in host.log), 30)
+        host.process.terminate()
+        assert host.process.wait(15) in (0, -signal.SIGTERM)
 
 
 def test_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import pytest
 from host.live import LiveHost, wait_for
 from host.word_plugin import WordPlugin
@@ -143,6 +144,33 @@ def test_the_end_of_the_server_releases_the_model(plugin: WordPlugin) -> None:
     with LiveHost(("words", plugin)) as host:
         host.switch("any.pth", "words")
         assert host.client.post("/exit").status_code == 200
+    assert plugin.models[0].closed == 1
+
+
+def test_a_stop_answers_a_switch_that_waits(plugin: WordPlugin) -> None:
+    plugin.hold.clear()
+    try:
+        with ThreadPoolExecutor(1) as pool, LiveHost(("words", plugin)) as host:
+            answer = pool.submit(host.switch, "any.pth", "words")
+            assert plugin.entered.wait(10)
+            assert host.client.post("/exit").status_code == 200
+            stopped = answer.result(10)
+            assert stopped.status_code == 500 and stopped.json()["error"]["code"] == "model_load_failed"
+            assert stopped.json()["detail"] == "failed to load: the server is stopping"
+    finally:
+        plugin.hold.set()
+    wait_for(lambda: plugin.models and plugin.models[0].closed)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_stop_ends_what_runs_by_releasing_the_model(plugin: WordPlugin, stream: bool) -> None:
+    with ThreadPoolExecutor(1) as pool, LiveHost(("words", plugin)) as host:
+        host.switch("any.pth", "words")
+        answer = pool.submit(host.client.post, "/v1/completions", json={"prompt": "one !wait two", "stream": stream})
+        wait_for(lambda: plugin.answers)
+        httpx.post(host.url + "/exit").raise_for_status()
+        ended = answer.result(10)
+        assert ended.status_code == 200 and "two" in ended.text
     assert plugin.models[0].closed == 1
 
 
