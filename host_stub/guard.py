@@ -6,6 +6,7 @@ import hmac
 import ipaddress
 import json
 import logging
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ MAX_BODY = 16 * 1024 * 1024
 MAX_DRAIN = 8 * MAX_BODY
 LOOPBACK_NAMES = frozenset(("localhost", "ip6-localhost"))
 OPEN_PATHS = frozenset(("/", "/health"))
+HOST = re.compile(r"(?:\[([0-9a-f:.%\w-]+)\]|([^\[\]:\s/]+))(?::\d*)?")
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 
 
@@ -57,12 +59,12 @@ class Guard:
             self._check(scope, headers)
             replay = await self._read(headers, receive)
         except ApiError as error:
-            await _refuse(error, receive, send)
+            await refuse(_with_cors(error, headers, self.rules), receive, send)
             return
         if replay is not None:
-            await self._run(scope, replay, send)
+            await self._run(scope, headers, replay, send)
 
-    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _run(self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send) -> None:
         """Answer an unforeseen error in the common shape. Left to the server, it would cost the client its connection."""
         started = False
 
@@ -77,14 +79,17 @@ class Guard:
             if started:
                 raise
             logger.exception("%s %s failed", scope["method"], scope["path"])
-            await _refuse(ApiError(500, f"{type(error).__name__}: {error}", code="internal_error"), receive, send)
+            failed = ApiError(500, f"{type(error).__name__}: {error}", code="internal_error")
+            await refuse(_with_cors(failed, headers, self.rules), receive, send)
 
     def _check(self, scope: Scope, headers: dict[str, str]) -> None:
         check_host(headers.get("host", ""), self.rules)
         check_origin(headers, self.rules, navigation=scope["method"] == "GET" and headers.get("sec-fetch-mode") == "navigate")
         if scope["method"] not in SAFE_METHODS:
             check_content_type(headers)
-        if self.rules.api_key is not None and scope["path"] not in OPEN_PATHS:
+        # A browser asks without the key whether it may send it.
+        preflight = scope["method"] == "OPTIONS" and _is_allowed(headers, self.rules) and "access-control-request-method" in headers
+        if self.rules.api_key is not None and scope["path"] not in OPEN_PATHS and not preflight:
             check_key(headers.get("authorization", ""), self.rules.api_key)
 
     async def _read(self, headers: dict[str, str], receive: Receive) -> Receive | None:
@@ -124,7 +129,7 @@ def check_origin(headers: dict[str, str], rules: Rules, *, navigation: bool) -> 
     """Pages of other origins may not call, unless they were allowed. Raises ApiError 403. Programs send no origin."""
     origin = headers.get("origin")
     if origin is not None:
-        if origin.lower() in rules.origins or urlsplit(origin).netloc.lower() == headers.get("host", "").lower() != "":
+        if _is_allowed(headers, rules) or _authority(origin) == headers.get("host", "").lower() != "":
             return
         raise ApiError(403, f"origin {origin!r} may not call this server; allow it with --allow-origin", code="origin_not_allowed")
     if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not navigation:
@@ -147,10 +152,27 @@ def check_key(authorization: str, key: str) -> None:
 
 
 def _host_name(value: str) -> str:
-    """The name in a Host header, without port and brackets, in lower case."""
-    if value.startswith("["):
-        return value[1:].partition("]")[0].lower()
-    return value.rpartition(":")[0].lower() if ":" in value else value.lower()
+    """The name in a Host header, without port, brackets and the root's dot, in lower case; "" for none."""
+    match = HOST.fullmatch(value.lower())
+    return "" if match is None else (match.group(1) or match.group(2)).removesuffix(".")
+
+
+def _authority(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
+
+
+def _is_allowed(headers: dict[str, str], rules: Rules) -> bool:
+    return headers.get("origin", "").lower() in rules.origins
+
+
+def _with_cors(error: ApiError, headers: dict[str, str], rules: Rules) -> ApiError:
+    """A page that may call may also read why it was refused."""
+    if _is_allowed(headers, rules):
+        error.headers |= {"Access-Control-Allow-Origin": headers["origin"], "Vary": "Origin"}
+    return error
 
 
 def _is_address(name: str) -> bool:
@@ -165,7 +187,7 @@ def _too_large(limit: int) -> ApiError:
     return ApiError(413, f"the body is larger than {limit} bytes", code="body_too_large", headers={"Connection": "close"})
 
 
-async def _refuse(error: ApiError, receive: Receive, send: Send) -> None:
+async def refuse(error: ApiError, receive: Receive, send: Send) -> None:
     content = error_body(error.status, error.message, code=error.code, param=error.param)
     data = json.dumps({**content, "detail": error.detail}).encode()
     headers: list[Any] = [(b"content-type", b"application/json"), (b"content-length", str(len(data)).encode())]

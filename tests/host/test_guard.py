@@ -39,6 +39,14 @@ CHANGES = [
     [
         ({"origin": "http://evil.example"}, 403),
         ({"origin": "null"}, 403),
+        ({"origin": "http://["}, 403),
+        ({"origin": "http://[::1"}, 403),
+        ({"origin": ""}, 403),
+        ({"host": "[::1"}, 403),
+        ({"host": "[::1]x"}, 403),
+        ({"host": "[127.0.0.1"}, 403),
+        ({"host": "localhost:1:2"}, 403),
+        ({"host": "evil.example.localhost.."}, 403),
         ({"origin": "http://127.0.0.1:1"}, 403),
         ({"sec-fetch-site": "cross-site"}, 403),
         ({"host": "evil.example"}, 403),
@@ -66,7 +74,16 @@ def test_sec_3_a_page_cannot_read_either(guarded: LiveHost) -> None:
 def test_programs_and_own_pages_may_call(guarded: LiveHost) -> None:
     port = guarded.port
     own = {"origin": f"http://127.0.0.1:{port}", "sec-fetch-site": "same-origin"}
-    for headers in ({}, own, {"host": f"localhost:{port}"}, {"host": f"[::1]:{port}"}, {"host": "box.example"}, {"host": "192.168.1.9"}):
+    for headers in (
+        {},
+        own,
+        {"host": f"localhost:{port}"},
+        {"host": f"[::1]:{port}"},
+        {"host": "box.example"},
+        {"host": f"localhost.:{port}"},
+        {"host": "[::1]"},
+        {"host": "192.168.1.9"},
+    ):
         assert guarded.client.post("/v1/completions", json={"prompt": "a"}, headers=headers).status_code == 200, headers
     assert guarded.client.post("/words/clear").json() == "cleared", "a call without a body needs no content type"
     assert guarded.client.get("/", headers={"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}).status_code == 200
@@ -80,6 +97,29 @@ def test_an_allowed_origin_gets_its_headers(guarded: LiveHost) -> None:
     assert answer.status_code == 200 and answer.headers["access-control-allow-origin"] == "http://app.example"
     assert "access-control-allow-credentials" not in answer.headers
     assert "access-control-allow-origin" not in guarded.client.get("/").headers
+
+
+def test_an_allowed_origin_may_ask_and_read_refusals() -> None:
+    rules = Rules(frozenset(), frozenset(["http://app.example"]), "secret", LIMIT)
+    with LiveHost(("words", WordPlugin()), rules=rules) as host:
+        page, key = {"origin": "http://app.example"}, {"authorization": "Bearer secret"}
+        asks = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
+        preflight = host.client.options("/v1/completions", headers={**page, **asks})
+        assert preflight.status_code == 200 and preflight.headers["access-control-allow-origin"] == page["origin"]
+        assert "authorization" in preflight.headers["access-control-allow-headers"].lower()
+        assert host.client.options("/v1/completions", headers={"origin": "http://evil.example", **asks}).status_code == 403
+        assert host.client.options("/v1/completions", headers=page).status_code == 401, "no preflight"
+        large = {"prompt": "a" * LIMIT}
+        refusals = [
+            (401, host.client.post("/v1/completions", json={"prompt": "a"}, headers=page)),
+            (403, host.client.post("/v1/completions", json={"prompt": "a"}, headers={**page, **key, "host": "evil.example"})),
+            (413, host.client.post("/v1/completions", json=large, headers={**page, **key})),
+            (400, host.client.post("/v1/completions", json={"prompt": "a"}, headers={**page, **key})),
+        ]
+        for status, answer in refusals:
+            assert answer.status_code == status and answer.headers.get_list("access-control-allow-origin") == [page["origin"]], status
+        for headers in ({}, {"origin": "http://evil.example"}):
+            assert "access-control-allow-origin" not in host.client.get("/status", headers=headers).headers
 
 
 def test_a_body_above_the_limit_is_a_413(guarded: LiveHost) -> None:
