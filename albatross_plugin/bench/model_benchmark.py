@@ -1,6 +1,6 @@
 """Milliseconds per step of the model alone, without engine or HTTP, beside PyPI's rwkv package with the same threads.
 
-    python -m albatross_plugin.bench.model_benchmark MODEL.pth --threads 1 --rows 1 4 16 --rounds 3
+python -m albatross_plugin.bench.model_benchmark MODEL.pth --threads 1 --rows 1 4 16 --rounds 3
 """
 
 from __future__ import annotations
