@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from host_stub.errors import ApiError, error_body
+from host_stub.gate import PluginGate
 from host_stub.guard import Guard, Rules
 from host_stub.loads import Loads
 from host_stub.plugins import Plugins
@@ -68,8 +69,10 @@ def create_app(
     app.state.tool_memory = ToolMemory()
     app.state.started = int(time.time())
     _add_error_shapes(app)
-    for router in plugins.routers(Host(state)):
+    brought = plugins.routers(Host(state))
+    for router in brought:
         app.include_router(router)
+    app.add_middleware(PluginGate, routers=brought, deployed=lambda: state.deploy)
     for module in (completions, embeddings, config, misc):
         app.include_router(module.router)
     if rules.origins:

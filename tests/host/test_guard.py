@@ -89,6 +89,15 @@ def test_programs_and_own_pages_may_call(guarded: LiveHost) -> None:
     assert guarded.client.get("/", headers={"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}).status_code == 200
 
 
+def test_a_link_on_another_site_does_not_reach_a_plugins_route() -> None:
+    plugin = WordPlugin()
+    with LiveHost(("words", plugin)) as host:
+        for site, status in (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)):
+            answer = host.client.get(f"/words/forget/{site}", headers={"sec-fetch-site": site, "sec-fetch-mode": "navigate"})
+            assert answer.status_code == status, site
+        assert plugin.forgotten == ["same-origin", "none"]
+
+
 def test_an_allowed_origin_gets_its_headers(guarded: LiveHost) -> None:
     headers = {"origin": "http://app.example"}
     preflight = guarded.client.options("/v1/completions", headers={**headers, "access-control-request-method": "POST"})

@@ -140,6 +140,20 @@ def test_deploy_mode_closes_what_changes_the_host(loaded: LiveHost, plugin: Word
     assert loaded.client.post("/v1/completions", json={"prompt": "a b"}).json()["choices"][0]["text"] == "a b "
 
 
+def test_deploy_mode_closes_a_plugins_routes_too(loaded: LiveHost, plugin: WordPlugin) -> None:
+    assert loaded.client.post("/words/forget/before").status_code == 200
+    assert loaded.switch("any.pth", "words", deploy=True).status_code == 200
+    for method in ("POST", "PUT", "DELETE"):
+        refused = loaded.client.request(method, "/words/forget/after")
+        assert refused.status_code == 403 and refused.json()["error"]["code"] == "deploy_mode"
+    assert plugin.forgotten == ["before"]
+    assert loaded.client.post("/words/count").status_code == 200, "the route says that it changes nothing"
+    assert loaded.client.get("/models").status_code == 200
+    assert loaded.client.post("/models").status_code == 405
+    assert loaded.client.post("/albatross/none").status_code == 404
+    assert loaded.client.get("/words/forget/read").status_code == 200
+
+
 def test_the_end_of_the_server_releases_the_model(plugin: WordPlugin) -> None:
     with LiveHost(("words", plugin)) as host:
         host.switch("any.pth", "words")

@@ -127,6 +127,7 @@ class WordPlugin:
         self.hold.set()
         self.entered = threading.Event()
         self.evaluates = evaluates
+        self.forgotten: list[str] = []
         self.host: Any = None
 
     @hookimpl
@@ -196,6 +197,16 @@ class WordPlugin:
             if host.deployed():
                 raise HTTPException(403, "not in deploy mode")
             return "cleared"
+
+        # These two leave deploy mode and other sites to the host.
+        @router.api_route("/words/forget/{word}", methods=["POST", "PUT", "DELETE", "GET"])
+        def forget(word: str) -> str:
+            self.forgotten.append(word)
+            return "forgotten"
+
+        @router.post("/words/count", openapi_extra={"x-changes-state": False})
+        def count() -> int:
+            return len(self.calls)
 
         return [router]
 
