@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from heapq import heappop, heappush
 
 from albatross_plugin.config import EngineConfig
 from albatross_plugin.engine.messages import Event, Failed, Finished, PromptLogprobs, Started, TokenLogprobs, Tokens
 from albatross_plugin.engine.request import FinishReason, Request
 from albatross_plugin.engine.sequence import Category, Sequence
+from albatross_plugin.engine.slots import Slots
 from albatross_plugin.engine.step import Admission, Chunk, StepPlan, StepResult
 from albatross_plugin.engine.waiting import WaitingQueue
 
@@ -45,8 +45,7 @@ class Scheduler:
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
         self._waiting = WaitingQueue()
-        self._slots: list[Sequence | None] = [None] * config.batch
-        self._free = list(range(config.batch))
+        self._slots = Slots(config.batch)
         self._open: dict[int, Sequence] = {}
         self._flights: dict[int, _Flight] = {}
         self._step = 0
@@ -63,13 +62,13 @@ class Scheduler:
 
     @property
     def free_slots(self) -> int:
-        return len(self._free)
+        return self._slots.free
 
     def categories(self) -> list[Category]:
         """What each slot would do in the next step, by slot number."""
-        decoding = any(s is not None and s.category(True, True, 1) is Category.DECODE for s in self._slots)
+        decoding = any(s.category(True, True, 1) is Category.DECODE for s in self._slots.held)
         due, length = self._due(decoding), self._config.min_forward_seq_len
-        return [Category.EMPTY if s is None else s.category(decoding, due, length) for s in self._slots]
+        return [Category.EMPTY if s is None else s.category(decoding, due, length) for s in self._slots.by_number()]
 
     def add(self, request: Request) -> None:
         assert request.request_id not in self._open, f"request {request.request_id} was added twice"
@@ -84,8 +83,8 @@ class Scheduler:
 
     def plan(self) -> StepPlan | None:
         """The next step, or None when there is nothing to compute before more results or requests arrive."""
-        decode = [s for s in self._slots if s is not None and s.category(True, True, 1) is Category.DECODE]
-        admitted = self._admit(self._config.admissions_per_step if decode else len(self._free))
+        decode = [s for s in self._slots.held if s.category(True, True, 1) is Category.DECODE]
+        admitted = self._admit(self._config.admissions_per_step if decode else self._slots.free)
         fed = self._choose_chunks(bool(decode))
         if not decode and not fed:
             return None
@@ -102,19 +101,18 @@ class Scheduler:
         for sequence in sampled:
             sequence.planned += 1
             if sequence.exhausted:
-                heappush(self._free, _slot(sequence))
+                self._slots.give(_slot(sequence))
         self._flights[self._step] = _Flight(rows, sampled, admitted)
         self._step += 1
         return plan
 
     def _admit(self, limit: int) -> list[Sequence]:
-        """Give up to ``limit`` waiting sequences the lowest free slots, so that used slots stay contiguous."""
+        """Give up to ``limit`` waiting sequences a slot each."""
         admitted: list[Sequence] = []
-        while len(admitted) < limit and self._free and self._waiting:
+        while len(admitted) < limit and self._slots.free and self._waiting:
             sequence = self._waiting.pop()
-            sequence.slot = heappop(self._free)
+            sequence.slot = self._slots.take(sequence)
             sequence.last_fed = self._step
-            self._slots[sequence.slot] = sequence
             admitted.append(sequence)
         return admitted
 
@@ -129,9 +127,7 @@ class Scheduler:
         """
         due, limit = self._due(decoding), self._config.chunk_limit(decoding)
         budget, wants = self._config.pass_budget, []
-        for sequence in self._slots:
-            if sequence is None:
-                continue
+        for sequence in self._slots.held:
             category = sequence.category(decoding, due, self._config.min_forward_seq_len)
             if category in (Category.ONE_PREFILL, Category.SEQ_PREFILL):
                 want = 1 if category is Category.ONE_PREFILL else min(sequence.remaining, limit)
@@ -144,12 +140,7 @@ class Scheduler:
         if decoding:
             fed_long = any(category is Category.SEQ_PREFILL for category, _, _ in chosen)
             self._since_prefill = 0 if fed_long else self._since_prefill + 1
-        return [(self._at(slot), share) for _, slot, share in chosen]
-
-    def _at(self, slot: int) -> Sequence:
-        sequence = self._slots[slot]
-        assert sequence is not None
-        return sequence
+        return [(self._slots[slot], share) for _, slot, share in chosen]
 
     def apply(self, result: StepResult) -> list[Event]:
         """Credit a step's tokens to the requests that were planned for them, and end those that are complete."""
@@ -212,9 +203,8 @@ class Scheduler:
             self._waiting.remove(sequence)
             return
         if not sequence.exhausted:
-            heappush(self._free, sequence.slot)
-        if self._slots[sequence.slot] is sequence:
-            self._slots[sequence.slot] = None
+            self._slots.give(sequence.slot)
+        self._slots.forget(sequence.slot, sequence)
 
 
 def _slot(sequence: Sequence) -> int:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from queue import SimpleQueue
 
 from albatross_plugin.config import EngineConfig
-from albatross_plugin.engine.messages import Command, Event
+from albatross_plugin.engine.messages import Command, Down, Event, LoadFailed
 from albatross_plugin.engine.step import WorkerSpec
-from albatross_plugin.engine.worker import Worker
+from albatross_plugin.engine.worker import Worker, describe
+
+logger = logging.getLogger(__name__)
 
 Emit = Callable[[int, list[Event]], None]
 
@@ -49,7 +52,13 @@ class ThreadTransport(Transport):
 
     def _run(self) -> None:
         number, emit = self.spec.worker, self.emit
-        Worker(self.spec, self.config, self._commands, lambda events: emit(number, events)).run()
+        try:
+            Worker(self.spec, self.config, self._commands, lambda events: emit(number, events)).run()
+        except BaseException as error:
+            # Whoever waits for this worker must hear of its end, whatever ended it.
+            logger.exception("[worker_%d] the worker's thread failed", number)
+            message = describe(error)
+            emit(number, [LoadFailed(message), Down(message)])
 
     def start(self) -> None:
         self._thread.start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import logging
 from collections import deque
@@ -52,12 +51,13 @@ class Worker:
         self._config = config
         self._commands = commands
         self._emit = emit
-        self._scheduler = Scheduler(config)
+        self._scheduler: Scheduler
         self._meter = Meter(spec.worker, config.batch, config.tps_log_interval)
         self._tickets: deque[tuple[StepPlan, Any]] = deque()
         self._shutdown: Shutdown | None = None
         self._progress_at = 0.0
         self._idle_reported = True
+        self._memory = (0, 0)
 
     def run(self) -> None:
         """Load, serve, release. Nothing that happens in here leaves as an exception."""
@@ -69,13 +69,13 @@ class Worker:
                 self._serve(executor)
         except BaseException as error:
             # Also what is no Exception: a panic in an extension module ends this engine, not its callers' waits.
-            message = _describe(error)
+            message = describe(error)
             logger.exception("[worker_%d] the engine's loop failed", self._spec.worker)
         if executor is not None:
-            self._end_requests(message)
-            self._release(executor, drain=not message)
-            executor = None
-            gc.collect()
+            try:
+                self._end_requests(message)
+            finally:
+                self._release(executor, drain=not message)
         self._emit([Down(message)])
 
     def _load(self) -> Executor | None:
@@ -87,9 +87,11 @@ class Worker:
             return None
         except BaseException as error:
             expected = isinstance(error, EXPECTED_LOAD_ERRORS) and str(error)
-            logger.warning("[worker_%d] load failed: %s", self._spec.worker, _describe(error), exc_info=not expected)
-            self._emit([LoadFailed(str(error) if expected else _describe(error))])
+            logger.warning("[worker_%d] load failed: %s", self._spec.worker, describe(error), exc_info=not expected)
+            self._emit([LoadFailed(str(error) if expected else describe(error))])
             return None
+        # Not before: the executor is the one that refuses a batch for which there is no memory.
+        self._scheduler = Scheduler(self._config)
         self._emit([Loaded(executor.info)])
         return executor
 
@@ -182,7 +184,7 @@ class Worker:
 
     def _step_failed(self, executor: Executor, plan: StepPlan, error: Exception) -> None:
         logger.error("[worker_%d] step %d failed", self._spec.worker, plan.step, exc_info=error)
-        self._report(executor, plan, 0, self._scheduler.fail_step(plan, _describe(error)))
+        self._report(executor, plan, 0, self._scheduler.fail_step(plan, describe(error)))
 
     def _report(self, executor: Executor, plan: StepPlan, generated: int, events: list[Event]) -> None:
         self._meter.record(plan, generated, self._active)
@@ -197,7 +199,12 @@ class Worker:
 
     def _stats(self, executor: Executor) -> Stats:
         self._idle_reported = not self._scheduler.busy
-        return self._meter.report(self._active, self._scheduler.waiting, executor.memory())
+        try:
+            self._memory = executor.memory()
+        except Exception:
+            # A figure for the status page is not worth a worker: the last one stands.
+            logger.debug("[worker_%d] the memory in use cannot be told", self._spec.worker, exc_info=True)
+        return self._meter.report(self._active, self._scheduler.waiting, self._memory)
 
     def _end_requests(self, message: str) -> None:
         reason = self._shutdown.reason if self._shutdown is not None else f"the engine went down: {message}"
@@ -225,5 +232,6 @@ class Worker:
             logger.exception("[worker_%d] the executor could not be closed", self._spec.worker)
 
 
-def _describe(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
+    """Type and text of an error, for people."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

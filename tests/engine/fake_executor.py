@@ -88,14 +88,14 @@ class FakeExecutor:
     """Options: ``depth``; ``stage`` (a key of STAGES, whose permits every collect waits for); ``fail_launch`` and
     ``fail_collect`` (steps that raise); ``die`` (step that raises a BaseException); ``load_error`` (an exception
     class's name in builtins); ``load_stage`` (a key of STAGES that the load waits for, reporting progress);
-    ``only`` (the worker that the load options apply to)."""
+    ``only`` (the worker that the load options apply to); ``memory_error`` (asked for its memory, it raises)."""
 
     def __init__(self, spec: WorkerSpec, progress: Callable[[int, int], None]) -> None:
         options = spec.options
         self.pipeline_depth: int = options.get("depth", 1)
         self._options = options
         self._stage = STAGES.get(options.get("stage", ""))
-        self._rows: list[_Row | None] = [None] * (spec.rows - 1)
+        self._rows: dict[int, _Row] = {}
         self._next = 0
         self._open = 0
         if options.get("only", spec.worker) == spec.worker:
@@ -125,6 +125,8 @@ class FakeExecutor:
         return result
 
     def memory(self) -> tuple[int, int]:
+        if self._options.get("memory_error"):
+            raise RuntimeError("the driver does not answer")
         return 1000, 2000
 
     def close(self) -> None:
@@ -178,7 +180,7 @@ class FakeExecutor:
             result.logprobs[slot] = TokenLogprobs(token, -0.5)
 
     def _row(self, slot: int) -> _Row:
-        row = self._rows[slot]
+        row = self._rows.get(slot)
         if row is None:
             raise Violation(f"slot {slot} was never given to a request")
         return row

@@ -50,6 +50,24 @@ def test_stop_tokens_limits_and_their_counts(depth: int) -> None:
             assert tokens_of(deliveries, index) == expected(request)[0]
 
 
+@pytest.mark.parametrize("batch", [10**8, 10**12, 10**30])
+def test_str_1_slots_cost_nothing_before_they_are_used(batch: int) -> None:
+    started = time.monotonic()
+    with engine(make_config(batch=batch)) as core:
+        requests = [make_request(core.next_request_id()) for _ in range(20)]
+        deliveries = read_sync(core.submit(requests, loop=None))
+        assert all(tokens_of(deliveries, index) == expected(request)[0] for index, request in enumerate(requests))
+    assert time.monotonic() - started < 2
+
+
+def test_a_worker_outlives_figures_that_cannot_be_had() -> None:
+    with engine(memory_error=True) as core:
+        for _ in range(2):
+            request, completion = submit_one(core)
+            assert tokens_of(read_sync(completion)) == expected(request)[0]
+        assert core.status()["phase"] == "ready"
+
+
 def test_logprobs_and_prompt_logprobs_come_with_their_tokens() -> None:
     with engine(make_config(prefill_chunk=3)) as core:
         request, completion = submit_one(core, prompt=8, max_tokens=3, logprobs=0, prompt_logprobs=True)

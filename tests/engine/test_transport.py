@@ -141,6 +141,16 @@ def test_an_unexpected_load_error_is_told_with_its_type(kind: type[Transport]) -
     wire.until(Down)
 
 
+def test_whatever_ends_the_worker_s_thread_is_told() -> None:
+    config, batches = make_config(), SimpleQueue[list[Event]]()
+    # Without a configuration the worker cannot even be made.
+    transport = ThreadTransport(make_specs(config)[0], None, lambda worker, events: batches.put(events))  # type: ignore[arg-type]
+    transport.start()
+    failed, down = batches.get(timeout=LIMIT)
+    assert isinstance(failed, LoadFailed) and "AttributeError" in failed.message
+    assert down == Down(failed.message) and transport.join(LIMIT)
+
+
 @every_transport
 def test_a_load_is_called_off_between_two_reports_of_progress(kind: type[Transport]) -> None:
     with stage("loading") as control:
