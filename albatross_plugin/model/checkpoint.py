@@ -67,6 +67,7 @@ def _read(path: Path) -> object:
         with path.open("rb") as file:
             # Files from before torch 1.6 are no zip archives, and mmap raises for them.
             zipped = file.read(4) == b"PK\x03\x04"
+        # A mapped archive's checksums are not checked: numbers that were overwritten in place load as they are.
         return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except pickle.UnpicklingError as error:
         raise CheckpointError(_unpickling_text(path.name, str(error))) from error

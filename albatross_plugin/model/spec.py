@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -19,7 +19,7 @@ _NORMS = ("ln1", "ln2", "att.ln_x")
 _SQUARES = ("att.receptance.weight", "att.key.weight", "att.value.weight", "att.output.weight")
 _LORAS = ("att.w", "att.a", "att.v", "att.g")
 _VALUE_RESIDUAL = ("att.v0", "att.v1", "att.v2")
-_LAYER_KEY = re.compile(r"blocks\.(\d+)\.(.+)")
+_LAYER_KEY = re.compile(r"blocks\.(0|[1-9][0-9]*)\.(.+)")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def read_spec(name: str, tensors: Mapping[str, Tensor]) -> ModelSpec:
     heads, head_size = _matrix(name, "blocks.0.att.r_k", tensors["blocks.0.att.r_k"])
     if head_size != HEAD_SIZE:
         raise CheckpointError(f"{name}: blocks.0.att.r_k has shape {[heads, head_size]}, so the head size is {head_size}. {NEEDED}")
-    layers = 1 + max(int(match[1]) for match in map(_LAYER_KEY.fullmatch, tensors) if match)
+    layers = _count_layers(name, tensors)
     if "blocks.0.ffn.key.weight" not in tensors:
         raise CheckpointError(f"{name}: blocks.0.ffn.key.weight is missing")
     hidden = _matrix(name, "blocks.0.ffn.key.weight", tensors["blocks.0.ffn.key.weight"])[0]
@@ -86,10 +86,26 @@ def _check_generation(name: str, keys: Iterable[str]) -> None:
     raise CheckpointError(f"{name} is not an RWKV-7 model: blocks.0.att.r_k is missing. {NEEDED}")
 
 
+def _count_layers(name: str, keys: Iterable[str]) -> int:
+    """How many layers there are; they must be numbered from 0 without a gap.
+
+    Numbers stay text, and nothing is built by their size: one odd key may name any layer.
+    """
+    found = {match[1]: key for key in keys if (match := _LAYER_KEY.fullmatch(key))}
+    count = 0
+    while found.pop(str(count), None) is not None:
+        count += 1
+    if found:
+        odd = found[min(found, key=lambda number: (len(number), number))]
+        raise CheckpointError(f"{name}: blocks.{count}.att.r_k is missing, and so is all of layer {count}, but there is {odd[:100]}")
+    return count
+
+
 def _check_keys(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> None:
     """Every expected key is there with its shape, and there is no other."""
-    expected = expected_shapes(spec)
-    for key, shape in expected.items():
+    expected = set()
+    for key, shape in expected_shapes(spec):
+        expected.add(key)
         tensor = tensors.get(key)
         if tensor is None:
             if is_optional(key):
@@ -119,23 +135,28 @@ def _check_shape(name: str, key: str, tensor: Tensor, shape: tuple[int, ...], te
         raise CheckpointError(f"{name}: {key} has shape {' x '.join(map(str, tensor.shape))}, expected {wanted}")
 
 
-def expected_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """key -> shape of every tensor of the model; -1 is a LoRA rank, which the weights decide."""
+def expected_shapes(spec: ModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """(key, shape) of every tensor of the model, layer after layer; -1 is a LoRA rank, which the weights decide."""
     width, hidden, vocab = spec.n_embd, spec.n_ffn, spec.vocab_size
-    shapes: dict[str, tuple[int, ...]] = {"emb.weight": (vocab, width), "head.weight": (vocab, width)}
-    norms = ["blocks.0.ln0", "ln_out"]
+    yield from (("emb.weight", (vocab, width)), ("head.weight", (vocab, width)))
+    yield from _norm_shapes("blocks.0.ln0", width)
     for layer in range(spec.n_layer):
         block = f"blocks.{layer}."
-        norms += [block + norm for norm in _NORMS]
-        shapes.update({block + key: (width,) for key in _VECTORS})
-        shapes.update({block + key: (width, width) for key in _SQUARES})
+        yield block + "att.r_k", (spec.n_head, HEAD_SIZE)
+        for key in _VECTORS:
+            yield block + key, (width,)
+        for key in _SQUARES:
+            yield block + key, (width, width)
         for lora in _LORAS:
-            shapes[f"{block}{lora}1"], shapes[f"{block}{lora}2"] = (width, -1), (-1, width)
-        shapes[block + "att.r_k"] = (spec.n_head, HEAD_SIZE)
-        shapes[block + "ffn.key.weight"], shapes[block + "ffn.value.weight"] = (hidden, width), (width, hidden)
-    for norm in norms:
-        shapes[norm + ".weight"] = shapes[norm + ".bias"] = (width,)
-    return shapes
+            yield from ((f"{block}{lora}1", (width, -1)), (f"{block}{lora}2", (-1, width)))
+        yield from ((block + "ffn.key.weight", (hidden, width)), (block + "ffn.value.weight", (width, hidden)))
+        for norm in _NORMS:
+            yield from _norm_shapes(block + norm, width)
+    yield from _norm_shapes("ln_out", width)
+
+
+def _norm_shapes(norm: str, width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield from ((norm + ".weight", (width,)), (norm + ".bias", (width,)))
 
 
 def is_optional(key: str) -> bool:

@@ -19,6 +19,7 @@ from albatross_plugin.engine.step import WorkerSpec
 from albatross_plugin.errors import CheckpointError, DeviceError
 from albatross_plugin.model.checkpoint import check_torch, open_checkpoint
 from albatross_plugin.model.executor import TorchExecutor
+from albatross_plugin.model.spec import read_spec
 
 State = dict[str, Tensor]
 
@@ -71,13 +72,29 @@ REFUSALS: dict[str, tuple[Callable[[State], object], str]] = {
     "no embedding": (without("emb.weight"), "no emb.weight"),
     "no head": (without("head.weight"), "head.weight is missing"),
     "no ffn": (without("blocks.0.ffn.key.weight"), "blocks.0.ffn.key.weight is missing"),
-    "missing middle layer": (lambda s: {k: v for k, v in s.items() if "blocks.1." not in k}, r"blocks\.1\..* is missing \(the model has layers 0 to 2"),
+    "missing middle layer": (
+        lambda s: {k: v for k, v in s.items() if "blocks.1." not in k},
+        r"blocks\.1\.att\.r_k is missing.*but there is blocks\.2\.",
+    ),
+    "a layer far beyond the others": (
+        with_(blocks__99999999__att__r_k=torch.zeros(2, 64)),
+        r"blocks\.3\.att\.r_k is missing.*there is blocks\.99999999\.att\.r_k",
+    ),
+    "a layer beyond all numbers": (lambda s: {**s, f"blocks.{'9' * 5000}.ln1.weight": torch.zeros(128)}, r"blocks\.3\.att\.r_k is missing"),
+    "a layer number that is none": (with_(blocks__007__att__r_k=torch.zeros(2, 64)), r"blocks\.007\.att\.r_k is not part"),
+    "many layers of one key": (
+        lambda s: {**s, **{f"blocks.{i}.ln1.weight": s["blocks.0.ln1.weight"] for i in range(3, 20000)}},
+        r"blocks\.3\.att\.r_k is missing",
+    ),
     "missing vector": (without("blocks.2.att.k_a"), "blocks.2.att.k_a is missing"),
     "DeepEmbed": (with_(blocks__0__ffn__s_emb__weight=torch.zeros(300, 32)), "blocks.0.ffn.s_emb.weight.* is not part of RWKV-7"),
     "two unknown keys": (with_(zeta=torch.zeros(1), alpha=torch.zeros(1)), "alpha and 1 more is not part"),
     "flat embedding": (with_(emb__weight=torch.zeros(300)), "emb.weight has shape 300, expected two dimensions"),
     "head of another size": (with_(head__weight=torch.zeros(200, 128)), "head.weight has shape 200 x 128, expected 300 x 128"),
-    "square of another size": (with_(blocks__1__att__key__weight=torch.zeros(128, 64)), "blocks.1.att.key.weight has shape 128 x 64, expected 128 x 128"),
+    "square of another size": (
+        with_(blocks__1__att__key__weight=torch.zeros(128, 64)),
+        "blocks.1.att.key.weight has shape 128 x 64, expected 128 x 128",
+    ),
     "vector of another size": (with_(blocks__1__att__x_r=torch.zeros(1, 1, 64)), "blocks.1.att.x_r has shape 1 x 1 x 64, expected 128"),
     "ranks that do not fit": (with_(blocks__1__att__w2=torch.zeros(16, 128)), "blocks.1.att.w2 has shape 16 x 128, expected 32 x 128"),
     "integers": (with_(blocks__1__ln1__weight=torch.zeros(128, dtype=torch.int8)), "blocks.1.ln1.weight holds int8"),
@@ -117,7 +134,13 @@ def test_damaged_files_are_refused_with_words_that_desktop_clients_know(kind, go
             archive.writestr("hello.txt", "hello")
     else:
         middle = whole[:64] + b"\xff" * 400 + whole[464:]
-        contents = {"truncated": whole[: len(whole) // 2], "half a header": whole[:10], "empty": b"", "text": b"hello\n" * 9, "damaged middle": middle}
+        contents = {
+            "truncated": whole[: len(whole) // 2],
+            "half a header": whole[:10],
+            "empty": b"",
+            "text": b"hello\n" * 9,
+            "damaged middle": middle,
+        }
         path.write_bytes(contents[kind])
     assert "invalid header or archive is corrupted" in refusal(path)
 
@@ -219,7 +242,17 @@ def test_workers_on_the_cpu_share_the_weights_and_not_the_states(good, tmp_path,
     assert executor(path, limit=300)._model._weights is not first._model._weights
 
 
-def test_str_1_more_slots_than_memory_is_refused_at_once_with_a_batch_that_fits(good, tmp_path):
+@pytest.mark.parametrize("batch", [10**8, 10**12, 10**400])
+def test_str_1_more_slots_than_memory_is_refused_at_once_with_a_batch_that_fits(batch, good, tmp_path):
     path = tiny.write(tmp_path / "model.pth", good)
-    with pytest.raises(DeviceError, match=r"not enough memory: batch=100000000 needs .* GiB .*; batch=\d+ would fit"):
-        load(path, rows=100_000_001)
+    started = time.monotonic()
+    with pytest.raises(DeviceError, match=rf"not enough memory: batch={batch} needs \d+\.\d GiB .*; batch=\d+ would fit"):
+        load(path, rows=batch + 1)
+    assert time.monotonic() - started < 2
+
+
+def test_one_odd_key_costs_no_time(good):
+    started = time.monotonic()
+    with pytest.raises(CheckpointError):
+        read_spec("model.pth", {**good, "blocks.99999999.att.r_k": torch.zeros(2, 64)})
+    assert time.monotonic() - started < 0.1
