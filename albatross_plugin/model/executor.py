@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import logging
 import os
 import sys
+import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 _CACHE_BYTES = 1 << 20
 _LOGIT_ROWS = 32
 _TABLE_BYTES_PER_TOKEN = 9
+_closing = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -107,19 +109,24 @@ class TorchExecutor:
 
     def close(self) -> None:
         """Drop every reference to weights and states and give the memory back to the system."""
-        for name in ("_model", "_ops", "_pool", "_sampler", "_last"):
-            if hasattr(self, name):
+        # No collection here: nothing of a model hangs in a cycle, and a collection per worker holds up every thread.
+        if not hasattr(self, "_model"):
+            return
+        weights = weakref.ref(self._model.weights)
+        with _closing:
+            for name in ("_model", "_ops", "_pool", "_sampler", "_last"):
                 delattr(self, name)
+            last = weights() is None
         self._requests.clear()
-        gc.collect()
         if self._device.type == "cuda":
             # cuBLAS keeps a workspace of some 30 MiB per thread and stream in torch's pool.
             clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
             if clear is not None:
                 clear()
             torch.cuda.empty_cache()
-        elif sys.platform == "linux":
-            # glibc keeps freed memory of this size in its arenas; unloading a model should show.
+        elif last and sys.platform == "linux":
+            # glibc keeps freed memory of this size in its arenas; unloading a model should show. It walks over all
+            # of them, so only the last of the workers that share the weights asks for it.
             trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
             if trim is not None:
                 trim(0)
@@ -188,10 +195,16 @@ def _check_memory(spec: ModelSpec, rows: int, device: torch.device, dtype: torch
     if free is None or rows * per_slot <= free:
         return
     fits = max(0, free // per_slot - 1)
-    need = f"batch={rows - 1} needs {rows * per_slot / 2**30:.1f} GiB for its states"
+    need = f"batch={rows - 1} needs {_gib(rows * per_slot)} GiB for its states"
     where = "CUDA out of memory" if device.type == "cuda" else "not enough memory"
     advice = f"batch={fits} would fit" if fits else "not even batch=1 fits beside the weights"
-    raise DeviceError(f"{where}: {need}, and {free / 2**30:.1f} GiB are free; {advice}")
+    raise DeviceError(f"{where}: {need}, and {_gib(free)} GiB are free; {advice}")
+
+
+def _gib(size: int) -> str:
+    """With one decimal; whole numbers all the way, as a batch may be too large for a float."""
+    tenths = size * 10 >> 30
+    return f"{tenths // 10}.{tenths % 10}"
 
 
 def _free_bytes(device: torch.device) -> int | None:

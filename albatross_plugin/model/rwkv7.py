@@ -21,6 +21,10 @@ class RWKV7:
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
 
+    @property
+    def weights(self) -> Weights:
+        return self._weights
+
     def forward(self, tokens: Tensor, batch: PackedBatch, pool: StatePool) -> Tensor:
         """Feed ``tokens`` int64 [N] (time-major, see PackedBatch) and advance the rows' slots in ``pool`` in place.
 

@@ -5,17 +5,23 @@ from __future__ import annotations
 import gc
 import pickle
 import threading
+import time
 import weakref
+from types import SimpleNamespace
 
 import psutil
 import pytest
 import tiny
+import torch
 
+from albatross_plugin.adapter import AlbatrossRWKV
 from albatross_plugin.engine.request import Request, SamplingParams
 from albatross_plugin.engine.step import Admission, Chunk, StepPlan
+from albatross_plugin.errors import EngineInitError
 from albatross_plugin.model.batch import pack, time_major
 from albatross_plugin.model.sampler import Sampler
 from albatross_plugin.model.state import StatePool
+from albatross_plugin.model.weights import shared_weights
 
 GREEDY = SamplingParams(temperature=0, frequency_penalty=0)
 
@@ -42,12 +48,43 @@ def test_close_releases_weights_states_and_memory(tmp_path, executor, greedy):
         greedy(engine, [[5, 6, 7]], count=2)
         held = [weakref.ref(engine._model._weights), weakref.ref(engine._pool), weakref.ref(engine._sampler)]
         assert isinstance(held[1](), StatePool) and isinstance(held[2](), Sampler)
-        engine.close()
-        gc.collect()
-        assert [reference() for reference in held] == [None] * 3
+        gc.disable()
+        try:
+            engine.close()
+            assert [reference() for reference in held] == [None] * 3, "something needs the collector"
+        finally:
+            gc.enable()
         used.append(process.memory_info().rss)
     # The embedding and the head alone are 128 MiB: one model that stays behind would show.
     assert used[3] - used[1] < 64 * 2**20
+
+
+def test_mem_1_an_engine_is_unloaded_without_a_collection_per_worker(f1):
+    collected: list[str] = []
+
+    def watch(phase: str, info: dict[str, int]) -> None:
+        collected.append(phase)
+
+    model = AlbatrossRWKV(str(f1), 8, 2, device="cpu")
+    held = weakref.ref(shared_weights(str(f1), torch.device("cpu"), 65530, lambda loaded, total: None))
+    assert list(model.generate(SimpleNamespace(max_tokens=2, ignore_eos=True), "a")) and held() is not None
+    gc.disable()
+    gc.callbacks.append(watch)
+    try:
+        model.shutdown()
+    finally:
+        gc.callbacks.remove(watch)
+        gc.enable()
+    assert collected.count("start") <= 1
+    assert held() is None
+
+
+@pytest.mark.parametrize("batch", [10**8, 10**12])
+def test_str_1_a_batch_beyond_all_memory_is_refused_at_once(f1, batch):
+    started = time.monotonic()
+    with pytest.raises(EngineInitError, match=rf"batch={batch} needs .*; batch=\d+ would fit"):
+        AlbatrossRWKV(str(f1), 1, batch, device="cpu")
+    assert time.monotonic() - started < 5
 
 
 def test_close_twice_is_harmless(f1, executor):
@@ -94,8 +131,6 @@ def test_an_id_outside_the_table_raises_and_leaves_others_alone(f1, prompts, exe
 
 @pytest.mark.parametrize(("slots", "lengths"), [([3, 4, 5, 1], [1, 1, 1, 1]), ([6, 0, 2, 1], [2, 5, 1, 5]), ([0], [1]), ([2], [9])])
 def test_a_packed_batch_links_every_token_with_its_predecessor(slots, lengths):
-    import torch
-
     batch = pack(slots, lengths, torch.device("cpu"), 2, 4)
     rows = [[100 * i + t for t in range(length)] for i, length in enumerate(lengths)]
     ids = time_major(batch, rows)
