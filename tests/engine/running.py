@@ -66,7 +66,9 @@ class Engine:
 
 
 @contextmanager
-def engine(config: EngineConfig | None = None, transport: Callable[..., Any] = ThreadTransport, **options: Any) -> Iterator[AsyncEngineCore]:
+def engine(
+    config: EngineConfig | None = None, transport: Callable[..., Any] = ThreadTransport, **options: Any
+) -> Iterator[AsyncEngineCore]:
     """A started engine; everything it had is gone when the block ends."""
     running = Engine(config or make_config(), transport, **options)
     try:

@@ -262,7 +262,9 @@ def test_a_failed_row_ends_alone() -> None:
 def test_fail_all_ends_everybody() -> None:
     scheduler = make_scheduler(*(make_request(n, 2, 50) for n in range(1, 7)))
     first, second = plan(scheduler), plan(scheduler)
-    assert {event.request_id for event in scheduler.fail_all("gone") if isinstance(event, Failed) and event.status == 503} == set(range(1, 7))
+    assert {event.request_id for event in scheduler.fail_all("gone") if isinstance(event, Failed) and event.status == 503} == set(
+        range(1, 7)
+    )
     assert not scheduler.busy and scheduler.free_slots == 4
     assert answer(scheduler, first) == [] and answer(scheduler, second) == []
 

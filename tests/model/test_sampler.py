@@ -83,7 +83,9 @@ FOUR = torch.tensor([0.3, 0.1, 0.4, 0.2]).log()
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
-@pytest.mark.parametrize(("top_p", "top_k", "kept"), [(0.6, 0, {0, 2}), (0.39, 0, {2}), (0.95, 2, {0, 2}), (0.75, 0, {0, 2, 3}), (1.0, 3, {0, 2, 3})])
+@pytest.mark.parametrize(
+    ("top_p", "top_k", "kept"), [(0.6, 0, {0, 2}), (0.39, 0, {2}), (0.95, 2, {0, 2}), (0.75, 0, {0, 2, 3}), (1.0, 3, {0, 2, 3})]
+)
 def test_smp_3_the_token_that_crosses_top_p_stays(temperature, top_p, top_k, kept):
     found = counts(FOUR, 10000, temperature=temperature, top_p=top_p, top_k=top_k)
     assert set(found) == kept
@@ -211,7 +213,10 @@ def test_a_slot_keeps_nothing_of_the_request_before():
 
 
 def test_ids_from_the_limit_on_and_forbidden_ids_never_come_out():
-    settings = [SamplingParams(temperature=t, top_p=p, seed=s, logit_bias=((2, -100.0),), **PLAIN) for s, (t, p) in enumerate([(0, 1), (1, 1), (9, 0.99)])]
+    settings = [
+        SamplingParams(temperature=t, top_p=p, seed=s, logit_bias=((2, -100.0),), **PLAIN)
+        for s, (t, p) in enumerate([(0, 1), (1, 1), (9, 0.99)])
+    ]
     sampler = make_sampler(settings, 64, limit=6)
     logits = torch.zeros(64)
     logits[6:] = 50
