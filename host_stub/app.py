@@ -17,7 +17,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from host_stub.errors import ApiError, error_body
+from host_stub.errors import ApiError, error_body, printable
 from host_stub.gate import PluginGate
 from host_stub.guard import Guard, Rules
 from host_stub.loads import Loads
@@ -85,7 +85,7 @@ def create_app(
 
 def error_response(error: ApiError) -> JSONResponse:
     content = error_body(error.status, error.message, code=error.code, param=error.param)
-    return JSONResponse({**content, "detail": error.detail}, status_code=error.status, headers=error.headers)
+    return JSONResponse({**content, "detail": printable(error.detail)}, status_code=error.status, headers=error.headers)
 
 
 def _add_error_shapes(app: FastAPI) -> None:

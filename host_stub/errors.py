@@ -35,7 +35,13 @@ def error_type(status: int) -> str:
 
 
 def error_body(status: int, message: str, *, code: str | None = None, param: str | None = None) -> dict[str, Any]:
-    return {"error": {"message": message, "type": error_type(status), "param": param, "code": code}}
+    param = None if param is None else printable(param)
+    return {"error": {"message": printable(message), "type": error_type(status), "param": param, "code": code}}
+
+
+def printable(text: str) -> str:
+    """``text`` as UTF-8 can express it; halves of surrogate pairs become escapes."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def from_exception(error: BaseException) -> ApiError | None:

@@ -88,14 +88,28 @@ def load_state(model: Any, state: str) -> None:
         raise _bad_state("state shape mismatch")
     tuned: list[Any] = []
     for name, place in zip(names, core.strategy, strict=False):
-        tensor = raw[name]
-        if tensor.dim() != 3 or tensor.shape[0] * tensor.shape[1] != core.args.n_embd or tensor.shape[1] != tensor.shape[2]:
-            raise _bad_state("state shape mismatch")
+        tensor = _checked_state(raw[name], core.args.n_embd)
         if model.version < 7:
             tensor = tensor.transpose(1, 2)
         shift = [torch.zeros(core.args.n_embd, dtype=place.atype, device=place.device) for _ in range(2)]
-        tuned += [shift[0], tensor.to(dtype=torch.float, device=place.device).contiguous(), shift[1]]
+        tuned += [shift[0], tensor.to(device=place.device).contiguous(), shift[1]]
     model.state_tuned, model.state_path = tuned, path
+
+
+def _checked_state(value: Any, width: int) -> Any:
+    """One layer's state ``[H, N, N]`` with ``H * N == width``, as finite float32. Raises ApiError 400."""
+    import torch
+
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_meta or value.is_nested:
+        raise _bad_state("state file failed to load")
+    if value.dim() != 3 or value.shape[0] * value.shape[1] != width or value.shape[1] != value.shape[2]:
+        raise _bad_state("state shape mismatch")
+    if not value.is_floating_point():
+        raise _bad_state("state file failed to load")
+    tensor = value.detach().to(dtype=torch.float)
+    if not bool(tensor.isfinite().all()):
+        raise _bad_state("state file failed to load")
+    return tensor
 
 
 def _bad_state(message: str) -> ApiError:

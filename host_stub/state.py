@@ -14,7 +14,7 @@ from typing import Any
 
 from host_stub import loaders
 from host_stub.config import ModelConfigBody, model_settings
-from host_stub.errors import ApiError
+from host_stub.errors import ApiError, printable
 from host_stub.loads import Loads
 from host_stub.models import AbstractRWKV
 from host_stub.paths import resolve
@@ -70,6 +70,7 @@ class HostState:
             self._release(old)
             del old
             if model:
+                _check_text(model, strategy, tokenizer or "")
                 self._publish(*self._load(model, strategy, tokenizer, cuda))
                 self.deploy = deploy
                 outcome = ModelStatus.Working
@@ -77,8 +78,10 @@ class HostState:
             raise
         except BaseException as error:
             # A panic in an extension module is a BaseException; it must end as a failed load too.
-            reason = " ".join(str(error).split()) if str(error).strip() else type(error).__name__
-            logger.error("failed to load %s: %s", model or "nothing", reason, exc_info=not isinstance(error, (OSError, ValueError)))
+            reason = printable(" ".join(str(error).split()) if str(error).strip() else type(error).__name__)
+            logger.error(
+                "failed to load %s: %s", printable(model) or "nothing", reason, exc_info=not isinstance(error, (OSError, ValueError))
+            )
             error.__traceback__ = None
             raise _load_failed(reason) from None
         finally:
@@ -92,15 +95,25 @@ class HostState:
         loaded = self._create(model, strategy, tokenizer, cuda)
         try:
             settings = model_settings(loaded)
-            with self._settings_lock:
-                saved = self.config.state
-                if saved is not None and isinstance(loaded, AbstractRWKV):
-                    loaders.load_state(loaded, saved)
+            if isinstance(loaded, AbstractRWKV):
+                self._apply_saved_state(loaded)
         except BaseException:
             self._release(loaded)
             raise
         logger.info("loaded %s", getattr(loaded, "name", model))
         return settings, loaded
+
+    def _apply_saved_state(self, loaded: Any) -> None:
+        """A saved state that does not fit is dropped: it may belong to another model, and must not keep this one from loading."""
+        with self._settings_lock:
+            saved = self.config.state
+            if saved is None:
+                return
+            try:
+                loaders.load_state(loaded, saved)
+            except Exception as error:
+                logger.warning("the saved state %s is not used: %s", printable(saved), printable(str(error)))
+                self.config = self.config.model_copy(update={"state": None})
 
     def _publish(self, settings: dict[str, Any], loaded: Any) -> None:
         """Make a loaded model the current one, unless the server stopped while it was being loaded."""
@@ -159,6 +172,13 @@ class HostState:
     def defaults(self) -> dict[str, Any]:
         """The saved config: only the keys that were set."""
         return self.config.settings()
+
+
+def _check_text(*names: str) -> None:
+    """A name that UTF-8 cannot express could not stand in any answer either. Raises ValueError."""
+    for name in names:
+        if printable(name) != name:
+            raise ValueError(f"{printable(name)!r} is not valid text")
 
 
 def _load_failed(reason: str) -> ApiError:

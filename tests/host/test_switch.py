@@ -271,6 +271,76 @@ def test_state_files_reach_a_plugins_model_by_its_facade(host: LiveHost, plugin:
     assert plugin.models[1].state_tuned is None and plugin.models[1].state_path == ""
 
 
+def test_damaged_state_files_are_refused(host: LiveHost, plugin: WordPlugin, models: Path, tmp_path: Path) -> None:
+    import torch
+
+    def values(**more: object) -> dict[str, object]:
+        good = {f"blocks.{i}.att.time_state": torch.ones(2, 64, 64) for i in range(2)}
+        return {**good, "blocks.1.att.time_state": more["value"]}
+
+    shape = (2, 64, 64)
+    damaged = {
+        "text": "x",
+        "none": None,
+        "list": [1.0],
+        "sparse": torch.ones(shape).to_sparse(),
+        "meta": torch.empty(shape, device="meta"),
+        "nan": torch.full(shape, float("nan")),
+        "inf": torch.full(shape, 1e300, dtype=torch.float64),
+        "bool": torch.ones(shape, dtype=torch.bool),
+        "complex": torch.ones(shape, dtype=torch.complex64),
+        "scalar": torch.tensor(1.0),
+        "flat": torch.ones(128, 64),
+    }
+    for model, strategy in ((tmp_path / "any.pth", "words"), (models / "random.pth", "cpu fp32")):
+        assert host.switch(model, strategy).status_code == 200
+        for name, value in damaged.items():
+            path = tmp_path / f"{name}.pth"
+            torch.save(values(value=value), path)
+            answer = host.client.post("/update-config", json={"state": str(path)})
+            assert answer.status_code == 400, (name, answer.text)
+            assert answer.json()["detail"] in ("state file failed to load", "state shape mismatch"), name
+            assert host.state.model.state_tuned is None and "state" not in host.state.defaults()
+
+
+def test_a_saved_state_that_does_not_fit_is_dropped(host: LiveHost, models: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    import tiny
+
+    tiny.write(tmp_path / "three.pth", tiny.random_checkpoint(layers=3))
+    state = str(_state_file(tmp_path / "two.pth"))
+    post = host.client.post
+    assert host.switch(models / "random.pth", "cpu fp32").status_code == 200
+    assert post("/update-config", json={"state": state, "temperature": 2}).status_code == 200
+    answer = host.switch(tmp_path / "three.pth", "cpu fp32")
+    assert answer.status_code == 200, answer.text
+    assert host.state.model.state_tuned is None and host.state.defaults() == {"temperature": 2}
+    assert post("/v1/completions", json={"prompt": "a", "max_tokens": 1}).status_code == 200
+    host.switch("")
+    missing = str(tmp_path / "nowhere.pth")
+    assert post("/update-config", json={"state": missing}).status_code == 200, "nothing is loaded that could refuse it"
+    assert host.switch(models / "random.pth", "cpu fp32").status_code == 200
+    assert "state" not in host.state.defaults()
+    warnings = [record.getMessage() for record in caplog.records if "saved state" in record.getMessage()]
+    assert len(warnings) == 2
+    assert state in warnings[0] and "shape mismatch" in warnings[0] and missing in warnings[1] and "not found" in warnings[1]
+
+
+@pytest.mark.parametrize("half", ["\ud800", "\udc80"])
+def test_names_that_are_no_text(host: LiveHost, plugin: WordPlugin, tmp_path: Path, half: str) -> None:
+    def send(path: str, **body: object) -> httpx.Response:
+        return host.client.post(path, content=json.dumps(body).encode(), headers={"content-type": "application/json"})
+
+    bodies = [{"model": f"{half}.{kind}", "strategy": strategy} for kind in ("pth", "gguf") for strategy in ("cpu fp32", "words")]
+    for body in [*bodies, {"model": "a.pth", "strategy": "words " + half}, {"model": "a.pth", "strategy": "words", "tokenizer": half}]:
+        answer = send("/switch-model", **body)
+        assert answer.status_code == 500 and answer.json()["error"]["code"] == "model_load_failed", body
+        assert answer.json()["detail"].startswith("failed to load: ") and half.encode("utf-8", "backslashreplace").decode() in answer.text
+    assert plugin.models == [] and host.status()["status"] == 0
+    assert host.switch("any.pth", "words").status_code == 200
+    assert send("/update-config", state=half + ".pth").status_code == 400
+    assert send("/v1/completions", prompt="a", top_k=half).status_code == 400
+
+
 def test_models_routes(loaded: LiveHost) -> None:
     get = loaded.client.get
     listed = get("/v1/models").json()["data"]
