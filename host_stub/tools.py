@@ -57,7 +57,8 @@ class ToolUse:
 def tool_use(body: ChatCompletionBody, messages: list[dict[str, Any]], memory: ToolMemory) -> ToolUse | None:
     """How this request uses tools, None when it does not. Raises ApiError 400 for a malformed list."""
     last = messages[-1]
-    functions, names = _functions(body.tools)
+    tools = chosen_tools(body)
+    functions, names = _functions(tools)
     if last["role"] == "tool":
         return ToolUse(memory.recall(last.get("tool_call_id")) or functions, names, None)
     if functions is None or body.tool_choice == "none":
@@ -65,6 +66,20 @@ def tool_use(body: ChatCompletionBody, messages: list[dict[str, Any]], memory: T
     if (body.model_extra or {}).get("n") not in (None, 1):
         raise ApiError(400, "n is not supported together with tools", param="n", code="unsupported_parameter")
     return ToolUse(functions, names, memory.remember(functions))
+
+
+def chosen_tools(body: ChatCompletionBody) -> Any:
+    """The tools to offer: all, or the one that ``tool_choice`` names. Raises ApiError 400 where it asks for more than an offer."""
+    choice, tools = body.tool_choice, body.tools
+    if choice is None or choice in ("auto", "none"):
+        return tools
+    if isinstance(choice, dict) and choice.get("type") == "function" and isinstance(choice.get("function"), dict):
+        wanted = choice["function"].get("name")
+        named = [tool for tool, name in zip(tools or (), _functions(tools)[1], strict=True) if name == wanted]
+        if named:
+            return named
+        raise ApiError(400, f"tool_choice names the function {wanted!r}, which is not among the tools", param="tool_choice")
+    raise ApiError(400, "tool_choice must be auto, none or one of the tools: a call cannot be enforced here", param="tool_choice")
 
 
 def _functions(tools: Any) -> tuple[str | None, list[str]]:
@@ -94,45 +109,108 @@ def _call(call_id: str, name: str, arguments: dict[str, str]) -> dict[str, Any]:
 def apply_to_answer(answer: dict[str, Any], call_id: str) -> dict[str, Any]:
     """Turn an answer whose text is a call into one that carries ``tool_calls``."""
     choice = answer["choices"][0]
-    parsed = parse_call(choice["message"]["content"] or "")
+    text = choice["message"]["content"] or ""
+    parsed = parse_call(text)
     if parsed is not None:
         choice["message"].update(content=None, tool_calls=[_call(call_id, *parsed)])
-        choice["finish_reason"] = "tool_calls"
+        choice["finish_reason"] = _reason(text, choice.get("finish_reason"))
     return answer
+
+
+class _Held:
+    """Text that is not sent yet, with its log-probabilities and the chunk that its successors are made from."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.entries: list[Any] = []
+        self.form: dict[str, Any] | None = None
+        self.data: dict[str, Any] = {}
+
+    def add(self, data: dict[str, Any]) -> None:
+        choice = data["choices"][0]
+        self.data = data
+        self.text += choice["delta"].get("content") or ""
+        form = choice.get("logprobs")
+        if form is not None:
+            self.form = form
+            self.entries += form.get("content") or []
+
+    def choice(self, **changes: Any) -> dict[str, Any]:
+        """The last chunk's choice with ``changes`` and all log-probabilities so far."""
+        choice = {**self.data["choices"][0], **changes}
+        if self.form is not None:
+            choice["logprobs"] = {**self.form, "content": self.entries}
+        return choice
+
+    def chunk(self, choice: dict[str, Any]) -> str:
+        return dumps({**self.data, "choices": [choice]})
+
+    def take(self, **changes: Any) -> str:
+        """``choice()`` as a chunk; nothing is held after it."""
+        event = self.chunk(self.choice(**changes))
+        self.text, self.entries = "", []
+        return event
+
+    def flush(self) -> list[str]:
+        """What is left when the stream breaks off: the text, whatever it was going to become."""
+        return [self.take(delta={"content": self.text}, finish_reason=None)] if self.text or self.entries else []
 
 
 async def apply_to_stream(source: AsyncIterator[Any], use: ToolUse, with_usage: bool) -> AsyncGenerator[Any, None]:
     """Hold text back while it may be the head of a call; then pass it on, or send the call once it is complete."""
-    text, decided, call = "", False, False
+    held = _Held()
     try:
-        async for chunk in source:
-            if decided or chunk == DONE:
-                yield chunk
-                continue
-            data = json.loads(chunk) if isinstance(chunk, (str, bytes)) else chunk
-            if not data.get("choices"):
-                yield chunk
-                continue
-            choice = data["choices"][0]
-            text += choice["delta"].get("content") or ""
-            ended = choice.get("finish_reason")
-            call = call or HEAD.search(text) is not None
-            if call and not (ended or _complete(text)):
-                continue
-            if call:
-                cut = ended == "length" and not _complete(text)
-                for event in _call_chunks(data, text, use.call_id or "", "length" if cut else "tool_calls"):
+        async for event in _converted(source, use, with_usage, held):
+            yield event
+    except Exception:
+        for event in held.flush():
+            yield event
+        raise
+    finally:
+        await close(source)
+
+
+async def _converted(source: AsyncIterator[Any], use: ToolUse, with_usage: bool, held: _Held) -> AsyncIterator[Any]:
+    async for chunk in source:
+        data = _choices(chunk)
+        if data is None:
+            if chunk == DONE or "error" in _parsed(chunk):
+                for event in held.flush():
+                    yield event
+            yield chunk
+            continue
+        held.add(data)
+        choice = data["choices"][0]
+        ended = choice.get("finish_reason")
+        if HEAD.search(held.text) is not None:
+            # Log-probabilities cover the whole answer, as they do without a stream.
+            if ended or (_complete(held.text) and held.form is None):
+                for event in _call_chunks(held, use.call_id or "", ended):
                     yield event
                 async for rest in _only_the_end(source, with_usage):
                     yield rest
                 return
-            if ended or not _may_become_call(text, use.names):
-                decided = True
-                yield dumps({**data, "choices": [{**choice, "delta": {**choice["delta"], "content": text}}]})
-            elif choice["delta"].get("role"):
-                yield dumps({**data, "choices": [{**choice, "delta": {**choice["delta"], "content": ""}}]})
-    finally:
-        await close(source)
+        elif ended or not _may_become_call(held.text, use.names):
+            yield held.take(delta={**choice["delta"], "content": held.text})
+            async for rest in source:
+                yield rest
+            return
+        if choice["delta"].get("role"):
+            sent = {"logprobs": None} if "logprobs" in choice else {}
+            yield held.chunk({**choice, **sent, "delta": {**choice["delta"], "content": ""}})
+    for event in held.flush():
+        yield event
+
+
+def _parsed(chunk: Any) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(chunk) if isinstance(chunk, (str, bytes)) else chunk
+    return data
+
+
+def _choices(chunk: Any) -> dict[str, Any] | None:
+    """The chunk where it carries a choice."""
+    data = None if chunk == DONE else _parsed(chunk)
+    return data if data is not None and data.get("choices") else None
 
 
 def _complete(text: str) -> bool:
@@ -148,15 +226,21 @@ def _may_become_call(text: str, names: list[str]) -> bool:
     return len(text) <= longest + 16 and text.count("\n") < 4
 
 
-def _call_chunks(data: dict[str, Any], text: str, call_id: str, reason: str) -> list[str]:
-    name, arguments = parse_call(text) or (HEAD.search(text).group(1), {})  # type: ignore[union-attr]
+def _call_chunks(held: _Held, call_id: str, ended: str | None) -> list[str]:
+    """The call in the held text: its head with all log-probabilities, its arguments, and the end."""
+    name, arguments = parse_call(held.text) or (HEAD.search(held.text).group(1), {})  # type: ignore[union-attr]
+    reason = _reason(held.text, ended)
     whole = _call(call_id, name, arguments)
     head: dict[str, Any] = {**whole, "index": 0, "function": {"name": name, "arguments": ""}}
     rest: dict[str, Any] = {"index": 0, "function": {"arguments": whole["function"]["arguments"]}}
-    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": None, "tool_calls": [head]}, {"tool_calls": [rest]}]
-    events: list[dict[str, Any]] = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
-    events.append({"index": 0, "delta": {}, "finish_reason": reason})
-    return [dumps({**data, "choices": [event]}) for event in events]
+    first = held.take(delta={"role": "assistant", "content": None, "tool_calls": [head]}, finish_reason=None)
+    others: list[tuple[dict[str, Any], str | None]] = [({"tool_calls": [rest]}, None), ({}, reason)]
+    return [first, *(held.chunk({"index": 0, "delta": delta, "finish_reason": end}) for delta, end in others)]
+
+
+def _reason(text: str, ended: str | None) -> str:
+    """Why an answer with a call in it ended: a call that the limit cut is not one to execute."""
+    return "length" if ended == "length" and not _complete(text) else "tool_calls"
 
 
 async def _only_the_end(source: AsyncIterator[Any], with_usage: bool) -> AsyncIterator[Any]:
@@ -165,5 +249,5 @@ async def _only_the_end(source: AsyncIterator[Any], with_usage: bool) -> AsyncIt
         yield DONE
         return
     async for chunk in source:
-        if chunk == DONE or not (json.loads(chunk) if isinstance(chunk, (str, bytes)) else chunk).get("choices"):
+        if _choices(chunk) is None:
             yield chunk

@@ -31,6 +31,9 @@ LONG_PROMPT = 65536
 async def chat_completions(body: ChatCompletionBody, request: Request) -> Response:
     state, model = loaded_model(request)
     messages = check_messages(body.messages)
+    if (body.model_extra or {}).get("echo") not in (None, False):
+        raise ApiError(400, "echo is not supported in a chat", param="echo", code="unsupported_parameter")
+    tools.chosen_tools(body)
     user, bot = body.user_name or model.user, body.assistant_name or model.bot
     prompt = chat_prompt(body, messages, user, bot, model.interface)
     use = None
@@ -71,6 +74,7 @@ async def start(
 ) -> AsyncGenerator[Any, None]:
     """Validate, and admit where a plugin does that. Raises ApiError before anything was sent."""
     ids, streaming, chat_mode = bodies.token_ids(body.stop_token_ids), bool(body.stream), messages is not None
+    with_usage = locked.wants_usage(body)
 
     def ask_plugins() -> Any:
         return state.plugins.hook.rwkv_runner_eval(
@@ -96,7 +100,6 @@ async def start(
         raise known from error
     if source is not None:
         return source  # type: ignore[no-any-return]
-    with_usage = locked.wants_usage(body)
     own = [stop] if isinstance(stop, str) else list(stop or ())
     if turns and speaks_rwkv(model):
         own += turns

@@ -13,6 +13,7 @@ from host.word_plugin import WordPlugin
 
 from host_stub.bodies import ChatCompletionBody
 from host_stub.errors import ApiError
+from host_stub.sse import frames
 from host_stub.template import chat_prompt, check_messages
 from host_stub.tools import MAX_CALLS_KEPT, ToolMemory, ToolUse, apply_to_answer, apply_to_stream, parse_call
 
@@ -140,6 +141,63 @@ def test_a_call_that_the_limit_cut_says_so() -> None:
     assert choices[-1]["finish_reason"] == "length"
 
 
+@pytest.mark.parametrize("reason", ["length", "stop"])
+@pytest.mark.parametrize("cut", range(len(CALL) - 30, len(CALL) + 1))
+def test_both_modes_give_one_reason(reason: str, cut: int) -> None:
+    text = CALL[:cut]
+    choices = [event["choices"][0] for event in stream(text, reason=reason)[:-1]]
+    whole = {"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": reason}]}
+    whole_choice = apply_to_answer(whole, "call_1")["choices"][0]
+    assert whole_choice["finish_reason"] == choices[-1]["finish_reason"]
+    assert choices[-1]["finish_reason"] == ("length" if reason == "length" and cut < len(CALL) else "tool_calls")
+    arguments = "".join(c["delta"]["tool_calls"][0]["function"]["arguments"] for c in choices if "tool_calls" in c["delta"])
+    assert arguments == whole_choice["message"]["tool_calls"][0]["function"]["arguments"]
+
+
+def framed(*chunks: Any) -> list[Any]:
+    """What a client reads; an exception among the chunks is raised."""
+
+    async def source() -> AsyncIterator[str]:
+        for chunk in chunks:
+            if isinstance(chunk, Exception):
+                raise chunk
+            yield chunk if isinstance(chunk, str) else json.dumps(chunk)
+
+    async def collect() -> list[str]:
+        use = ToolUse("[]", ["get_weather"], "call_1")
+        return [event.decode()[6:].strip() async for event in frames(apply_to_stream(source(), use, False))]
+
+    return [event if event == "[DONE]" else json.loads(event) for event in asyncio.run(collect())]
+
+
+def piece(text: str, reason: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"id": "c", "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": reason, **more}]}
+
+
+@pytest.mark.parametrize("text", ["It is", "get_weather", CALL[:30], "a long answer that is no call, and more than the name of a function"])
+@pytest.mark.parametrize("ending", [RuntimeError("gone"), {"error": {"message": "gone"}}, None])
+def test_text_before_an_error_is_not_lost(text: str, ending: Any) -> None:
+    events = framed(*(piece(letter) for letter in text), *([] if ending is None else [ending]))
+    said = "".join(event["choices"][0]["delta"].get("content", "") for event in events if "choices" in event)
+    assert said == text
+    assert [bool(event.get("error")) for event in events[-1:]] == [ending is not None]
+    assert all(event["choices"][0]["finish_reason"] is None for event in events if "choices" in event)
+
+
+@pytest.mark.parametrize(
+    "text", [CALL + " and more", CALL[:-8], "Hi", "a long answer that is no call, and more than the name of a function"]
+)
+def test_log_probabilities_of_a_stream_with_tools_are_complete(text: str) -> None:
+    entries = [{"token": letter, "logprob": -1.0} for letter in text]
+    chunks = [piece(entry["token"], logprobs={"content": [entry]}) for entry in entries]
+    role = {"id": "c", "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
+    events = framed(role, *chunks, piece("", "stop"), "[DONE]")
+    assert events[-1] == "[DONE]"
+    got = [entry for event in events[:-1] for entry in ((event["choices"][0].get("logprobs") or {}).get("content") or [])]
+    assert got == entries
+    assert any("tool_calls" in event["choices"][0]["delta"] for event in events[:-1]) == ("tool_call(" in text)
+
+
 def test_answers_with_and_without_a_call() -> None:
     def answer(text: str) -> dict[str, Any]:
         return apply_to_answer({"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]}, "call_1")
@@ -175,3 +233,24 @@ def test_a_call_and_its_result_through_http(loaded: LiveHost, plugin: WordPlugin
     none = post("/v1/chat/completions", json={**body, "tool_choice": "none"}).json()
     assert "tool_calls" not in none["choices"][0]["message"]
     assert post("/v1/chat/completions", json={**body, "n": 2}).json()["error"]["param"] == "n"
+
+
+def test_a_named_function_alone_is_offered(loaded: LiveHost, plugin: WordPlugin) -> None:
+    time = {"type": "function", "function": {"name": "get_time"}}
+    body = {"messages": [{"role": "user", "content": "a"}], "tools": [WEATHER, time]}
+    named = {"type": "function", "function": {"name": "get_time"}}
+    for choice, offered in ((None, (True, True)), ("auto", (True, True)), ("none", (False, False)), (named, (False, True))):
+        assert loaded.client.post("/v1/chat/completions", json={**body, "tool_choice": choice}).status_code == 200
+        asked = plugin.calls[-1]["prompt"]
+        assert ("get_weather" in asked, "get_time" in asked) == offered
+
+
+@pytest.mark.parametrize(
+    "choice", ["required", "", 5, True, [], {}, {"type": "function", "function": {"name": "other"}}, {"type": "custom"}]
+)
+def test_a_tool_choice_that_cannot_be_kept_is_refused(loaded: LiveHost, plugin: WordPlugin, choice: object) -> None:
+    for tools in ([WEATHER], None):
+        body = {"messages": [{"role": "user", "content": "a"}], "tools": tools, "tool_choice": choice}
+        answer = loaded.client.post("/v1/chat/completions", json=body)
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "tool_choice", choice
+    assert plugin.calls == []
