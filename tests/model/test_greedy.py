@@ -50,6 +50,20 @@ def test_greedy_text_of_the_01b_shape_equals_the_rwkv_package(prompts, executor,
     assert package_greedy(path, prompts) == together
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_greedy_text_of_the_01b_shape_for_every_prompt_and_cut(prompts, executor, greedy, package_greedy, tmp_path):
+    """What the test before this one leaves out to save time: every prompt alone, and one token at a time."""
+    path = tiny.write(tmp_path / "shape01b.pth", tiny.random_checkpoint(layers=12, width=768, seed=3, dtype=torch.bfloat16))
+    engine = executor(path)
+    together = greedy(engine, prompts)
+    assert len(together) == 8 and all(len(tokens) == 32 for tokens in together)
+    assert [greedy(engine, [prompt])[0] for prompt in prompts] == together
+    for chunk in (1, 7, 64):
+        assert greedy(engine, prompts, chunk=chunk) == together
+    assert package_greedy(path, prompts) == together
+
+
 def test_greedy_text_does_not_depend_on_the_slot_or_on_random_neighbours(f1, prompts, executor, greedy):
     engine = executor(f1, rows=12)
     together = greedy(engine, prompts)
