@@ -111,7 +111,7 @@ class AlbatrossCompletion:
     def _digest(self, deliveries: list[Delivery]) -> list[Piece]:
         if not deliveries:
             self._open = 0
-            self._error = GenerationError("the engine ended without an answer", status=503)
+            self._error = GenerationError("the engine ended without an answer", status=503, code="model_unavailable")
         news: list[Piece] = []
         for index, event in deliveries:
             choice = self._choices[index]
@@ -127,7 +127,8 @@ class AlbatrossCompletion:
                 piece = Piece(index, "", choice.tokens, prompt_logprobs=event.entries)
             elif isinstance(event, Failed):
                 self.abort()
-                self._error = GenerationError(event.message, status=event.status)
+                code = "model_unavailable" if event.status == 503 else "engine_error"
+                self._error = GenerationError(event.message, status=event.status, code=code)
                 break
             if choice.done:
                 self._open -= 1
