@@ -120,7 +120,7 @@ class AlbatrossCompletion:
             if isinstance(event, Token):
                 piece = choice.token(event)
                 if choice.done:
-                    self._source.abort(index)
+                    self._source.stop(index)
             elif isinstance(event, Finished):
                 piece = choice.finished(event)
             elif isinstance(event, PromptLogprobs):

@@ -40,6 +40,7 @@ class AsyncEngineCompletion:
         self.request_ids = tuple(request_ids)
         self.loop = loop
         self._abort = abort
+        self.stopped: set[int] = set()
         self._open = len(self.request_ids)
         self._buffer: list[Delivery] = []
         self._waiter: asyncio.Future[None] | None = None
@@ -80,6 +81,11 @@ class AsyncEngineCompletion:
                 break
         self._open -= _endings(events)
         return events
+
+    def stop(self, index: int) -> None:
+        """End one request whose text is complete for its reader; it counts as stopped, not as aborted."""
+        self.stopped.add(index)
+        self.abort(index)
 
     def abort(self, index: int | None = None) -> None:
         """End one request of the submission, or all of them. Idempotent, from any thread; the others run on."""

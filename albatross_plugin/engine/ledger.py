@@ -126,7 +126,7 @@ class Ledger:
             self._waiting.pop(request_id, None)
             if route.worker in self._load:
                 self._load[route.worker] -= 1
-            self._outcomes[event.reason.value if isinstance(event, Finished) else "error"] += 1
+            self._outcomes[_outcome(route, event)] += 1
             self._seconds_per_request += 0.1 * (monotonic() - route.since - self._seconds_per_request)
             return route
 
@@ -150,3 +150,9 @@ class Ledger:
                 "requests": outcomes,
                 "tokens": {"prompt": self._prompt_tokens, "generated": self._generated_tokens},
             }
+
+
+def _outcome(route: Route, event: Finished | Failed) -> str:
+    if isinstance(event, Failed):
+        return "error"
+    return "stop" if route.index in route.completion.stopped else event.reason.value

@@ -105,7 +105,11 @@ def test_tok_3_stop_text_over_three_tokens(load: Load, chat: bool, stream: bool)
 @pytest.mark.parametrize("stream", [False, True])
 def test_tok_3_stop_inside_one_token(load: Load, stream: bool) -> None:
     host = load([START, 24136, 1097])
+    before = host.engine()["requests"]
     assert read(host, False, stream, stop=["O"])[:2] == ("ST", "stop")
+    host.wait_for(lambda: host.engine()["slots"]["active"] == 0, 1)
+    after = host.engine()["requests"]
+    assert (after["stop"], after["abort"]) == (before["stop"] + 1, before["abort"]), "the reader's stop is no abort"
 
 
 @pytest.mark.parametrize("stop", [None, [], [""], "", "default"])
