@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from albatross_plugin.completion import AlbatrossCompletion
 from albatross_plugin.config import EngineConfig
 from albatross_plugin.engine.core import AsyncEngineCore
-from albatross_plugin.engine.request import Request
+from albatross_plugin.engine.request import Request, SamplingParams
 from albatross_plugin.engine.step import WorkerSpec
 from albatross_plugin.errors import REQUIREMENT_TEXT, EngineInitError, EngineInitTimeout, RequestError, UnsupportedError
 from albatross_plugin.facade import ModelFacade, PipelineFacade
@@ -87,14 +87,15 @@ class AlbatrossRWKV:
         self.tokenizer_len = 65536
         self.rwkv_type = RWKVType.World
         self.interface, self.user, self.bot = ":", "User", "Assistant"
-        self.max_tokens_per_generation = 500
-        self.temperature = 1.0
-        self.top_p = 0.3
-        self.top_k = 0
-        self.penalty_alpha_presence: float = 0
-        self.penalty_alpha_frequency: float = 1
-        self.penalty_decay = 0.996
-        self.global_penalty = False
+        usual = SamplingParams()
+        self.max_tokens_per_generation = usual.max_tokens
+        self.temperature = usual.temperature
+        self.top_p = usual.top_p
+        self.top_k = usual.top_k
+        self.penalty_alpha_presence = usual.presence_penalty
+        self.penalty_alpha_frequency = usual.frequency_penalty
+        self.penalty_decay = usual.penalty_decay
+        self.global_penalty = usual.global_penalty
         self.state_path = ""
         self.state_tuned: list[Any] | None = None
         self.model_state: Any = None
@@ -260,7 +261,9 @@ class AlbatrossRWKV:
 
 def starting_status() -> dict[str, Any] | None:
     """Status of an engine whose load is still running, for a host that has no model object yet."""
-    return {**_starting[-1].status()} if _starting else None
+    # A copy: the load may end on its own thread between a look and a grasp.
+    running = list(_starting)
+    return running[-1].status() if running else None
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
