@@ -65,6 +65,10 @@ class EngineConfig:
         "Milliseconds; the whole wait is at most eight times this. -1 chooses 12 on the CPU and 2 on a GPU; 0 turns it off.",
         -1,
     )
+    state: str = _setting(
+        "auto", "ALBATROSS_STATE", "Type of the recurrent state on a card: `fp16`, `fp32`, or `auto` for the default of this version."
+    )
+    graphs: bool = _setting(True, "ALBATROSS_GRAPHS", "`0` turns CUDA graphs off: every step is then launched kernel by kernel.")
     max_queue: int = _setting(4096, "ALBATROSS_MAX_QUEUE", "Requests that may wait for a slot; beyond it the answer is 429.", 1)
     max_prompt_tokens: int = _setting(1_048_576, "ALBATROSS_MAX_PROMPT_TOKENS", "Longest prompt in tokens; beyond it the answer is 400.", 1)
     load_timeout: float = _setting(300.0, "ALBATROSS_LOAD_TIMEOUT", "Seconds until a load that has not ended is given up.", 1)
@@ -122,7 +126,11 @@ class EngineConfig:
 
 
 _FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-_DEVICES = {"cpu": "cpu", "cuda": "cuda"}
+# Settings that know certain words only; other text settings take any.
+_WORDS = {
+    name: {word: word for word in words}
+    for name, words in (("ALBATROSS_DEVICE", ("cpu", "cuda")), ("ALBATROSS_STATE", ("auto", "fp16", "fp32")))
+}
 
 
 def _parse(name: str, text: str, default: Any, low: float) -> int | float | str | bool | None:
@@ -131,7 +139,9 @@ def _parse(name: str, text: str, default: Any, low: float) -> int | float | str 
         if isinstance(default, bool):
             return _FLAGS[text.lower()]
         if isinstance(default, str):
-            return _DEVICES[text.lower()]
+            if name in _WORDS:
+                return _WORDS[name][text.lower()]
+            return text
         number: int | float = type(default)(text)
         # Infinity would overflow in the waits that take these seconds; NaN compares with nothing.
         if low <= number < float("inf"):

@@ -69,6 +69,8 @@ class WorkerSpec:
 
     ``rows`` is the number of state rows, one more than the requests that run at once: the last is scratch.
     ``token_limit``: only ids below it may be produced (the vocabulary file's end, or the model's).
+    ``pass_tokens``: most tokens of one pass (prompt chunks and decoding rows together). ``state`` is "auto", "fp16" or
+    "fp32", ``graphs`` whether whole steps may be captured: both are for a card alone.
     ``options`` is for executors outside the product (tests).
     """
 
@@ -79,6 +81,9 @@ class WorkerSpec:
     rows: int
     token_limit: int
     threads: int
+    pass_tokens: int = 4096
+    state: str = "auto"
+    graphs: bool = True
     options: dict[str, Any] = field(default_factory=dict)
 
 
