@@ -89,7 +89,7 @@ def test_every_variable_is_in_the_table_and_can_be_set() -> None:
     names = [name for name, _, _ in table]
     assert len(set(names)) == len(names) and all(name.startswith("ALBATROSS_") for name in names)
     for name, default, about in table:
-        value = {"cuda": "cpu", "False": "1"}.get(default, "7")
+        value = {"cuda": "cpu", "False": "1", "True": "0", "auto": "fp16"}.get(default, "7")
         changed = EngineConfig.load(environ={name: value})
         assert changed != EngineConfig(), name
         assert about.endswith(".")
