@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +15,9 @@ from torch import Tensor
 
 from albatross_plugin.model.checkpoint import open_checkpoint
 from albatross_plugin.model.ops import Operators, operators_for
-from albatross_plugin.model.spec import ModelSpec, check_vocabulary, is_optional
+from albatross_plugin.model.spec import ModelSpec, check_vocabulary
+from albatross_plugin.model.taker import Norm, Progress, Taker
 
-Progress = Callable[[int, int], None]
-Norm = tuple[Tensor, Tensor]
 _EMBEDDING_SLICE = 4096
 
 
@@ -105,49 +104,32 @@ def load_weights(path: str, device: torch.device, token_limit: int, progress: Pr
     spec, tensors = open_checkpoint(path)
     check_vocabulary(spec, token_limit)
     dtype = weight_dtype(device)
-    taker = _Taker(tensors, device, dtype, operators_for(device, dtype), progress)
-    embedding = _normalised_embedding(taker)
+    taker = _PackingTaker(tensors, device, dtype, operators_for(device, dtype), progress)
+    embedding = normalised_embedding(taker)
     layers = [_layer(taker, f"blocks.{index}.", index == 0) for index in range(spec.n_layer)]
     ln_out = taker.norm("ln_out")
     head = taker.packed("head.weight")
     return Weights(spec, device, dtype, taker.ops, embedding, layers, ln_out, head, taker.bytes)
 
 
-class _Taker:
-    """Takes tensors out of the file's dict one by one, so that at most one exists twice."""
+class _PackingTaker(Taker):
+    """Also brings matrices into the form that the operators multiply by."""
 
     def __init__(self, tensors: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype, ops: Operators, progress: Progress) -> None:
-        self._tensors = {key: tensor for key, tensor in tensors.items() if not is_optional(key)}
-        self._device, self._dtype, self.ops, self._progress = device, dtype, ops, progress
-        self._total = sum(t.numel() * t.itemsize for t in self._tensors.values())
-        self._read = 0
-        self.bytes = 0
-
-    def plain(self, key: str) -> Tensor:
-        """A copy in the working type; it never shares memory with the mapped file, which may be replaced on disk."""
-        raw = self._tensors.pop(key)
-        tensor = torch.empty(raw.shape, device=self._device, dtype=self._dtype).copy_(raw)
-        self._read += raw.numel() * raw.itemsize
-        self.bytes += tensor.numel() * tensor.itemsize
-        self._progress(self._read, self._total)
-        return tensor
-
-    def vector(self, key: str) -> Tensor:
-        return self.plain(key).flatten()
+        super().__init__(tensors, device, dtype, progress)
+        self.ops = ops
 
     def packed(self, key: str, transpose: bool = False) -> Any:
         tensor = self.plain(key)
         return self.ops.pack(tensor.t() if transpose else tensor)
-
-    def norm(self, key: str) -> Norm:
-        return self.vector(key + ".weight"), self.vector(key + ".bias")
 
     def lora(self, key: str, bias: bool = True) -> Lora:
         down, up = self.packed(key + "1", transpose=True), self.packed(key + "2", transpose=True)
         return Lora(down, up, self.vector(key + "0") if bias else None)
 
 
-def _normalised_embedding(taker: _Taker) -> Tensor:
+def normalised_embedding(taker: Taker) -> Tensor:
+    """[V, C], with ``blocks.0.ln0`` applied once for all."""
     table = taker.plain("emb.weight")
     weight, bias = taker.norm("blocks.0.ln0")
     for part in table.split(_EMBEDDING_SLICE):
@@ -155,7 +137,7 @@ def _normalised_embedding(taker: _Taker) -> Tensor:
     return table
 
 
-def _layer(taker: _Taker, block: str, first: bool) -> Layer:
+def _layer(taker: _PackingTaker, block: str, first: bool) -> Layer:
     att, ffn = block + "att.", block + "ffn."
     k_a = taker.vector(att + "k_a")
     return Layer(
