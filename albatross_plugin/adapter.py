@@ -25,7 +25,10 @@ from albatross_plugin.tokenizer import WorldTokenizer, find_vocabulary
 
 logger = logging.getLogger(__name__)
 
-EXECUTOR = "albatross_plugin.model.executor:TorchExecutor"
+EXECUTORS = {
+    "cpu": "albatross_plugin.model.executor:TorchExecutor",
+    "cuda": "albatross_plugin.model.cuda_executor:CudaExecutor",
+}
 NO_RNN = "AlbatrossRWKV uses batch inference. Use generate() instead of run_rnn()."
 NO_EMBEDDING = "AlbatrossRWKV does not support embeddings. Use the standard RWKV backend for embedding tasks."
 
@@ -57,7 +60,7 @@ class AlbatrossRWKV:
         *,
         device: str | None = None,
         config: EngineConfig | None = None,
-        executor: str = EXECUTOR,
+        executor: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.config = config or EngineConfig.load(AlbatrossStrategy(worker_num, batch_size, device))
@@ -69,15 +72,13 @@ class AlbatrossRWKV:
             self.tokenizer = WorldTokenizer(find_vocabulary(tokenizer))
             _check_model_path(self.model_path)
             _check_device(self.config)
-            self._init_engine(executor, dict(options or {}))
+            self._init_engine(executor or EXECUTORS[self.config.device], dict(options or {}))
         except (EngineInitError, EngineInitTimeout):
             raise
         except Exception as error:
             raise EngineInitError(str(error) or type(error).__name__) from error
         self.pipeline = PipelineFacade(self.tokenizer)
         self.model = ModelFacade(self.info.n_layer, self.info.n_embd, self.info.vocab_size)
-        if self.config.device == "cuda":
-            logger.warning("this version has no CUDA kernels: the card runs the torch reference, which is correct and far from its speed")
         logger.info("Albatross engine initialized: workers=%d, batch_size=%d", self.config.workers, self.config.batch)
 
     def _set_metadata(self) -> None:
@@ -112,6 +113,9 @@ class AlbatrossRWKV:
                 rows=self.config.batch + 1,
                 token_limit=self.tokenizer.token_limit,
                 threads=self.config.cpu_threads,
+                pass_tokens=self.config.pass_budget,
+                state=self.config.state,
+                graphs=self.config.graphs,
                 options=options,
             )
             for index in range(self.config.workers)

@@ -14,28 +14,30 @@ from albatross_plugin.model.spec import HEAD_SIZE, ModelSpec
 PER_LAYER = 3
 
 
-def state_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
-    """Bytes of one slot: ``n_layer * (H * 64 * 64 * 4 + 2 * C * itemsize)``, with H = C / 64.
+def state_bytes(spec: ModelSpec, dtype: torch.dtype, recurrent: torch.dtype = torch.float32) -> int:
+    """Bytes of one slot: ``n_layer * (H * 64 * 64 * recurrent.itemsize + 2 * C * dtype.itemsize)``, with H = C / 64.
 
-    The recurrence is float32 whatever the weights are; the two shifted inputs have the weights' type.
+    ``recurrent`` is the type of the recurrence; the two shifted inputs have ``dtype``, the weights' type.
     """
-    return spec.n_layer * (spec.n_head * HEAD_SIZE * HEAD_SIZE * 4 + 2 * spec.n_embd * dtype.itemsize)
+    return spec.n_layer * (spec.n_head * HEAD_SIZE * HEAD_SIZE * recurrent.itemsize + 2 * spec.n_embd * dtype.itemsize)
 
 
 class StatePool:
     """``rows`` states; row ``rows - 1`` is scratch, for padded rows of a captured batch.
 
     att_shift, ffn_shift [L, rows, C] of the weights' type: the last normalised input of either mix.
-    wkv [L, rows, H, 64, 64] float32: value x key, so that y = S r.
+    wkv [L, rows, H, 64, 64] of type ``recurrent``: value x key, so that y = S r.
     """
 
-    def __init__(self, spec: ModelSpec, rows: int, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, spec: ModelSpec, rows: int, device: torch.device, dtype: torch.dtype, recurrent: torch.dtype = torch.float32
+    ) -> None:
         self.spec = spec
         self.rows = rows
         shift = (spec.n_layer, rows, spec.n_embd)
         self.att_shift = torch.zeros(shift, device=device, dtype=dtype)
         self.ffn_shift = torch.zeros(shift, device=device, dtype=dtype)
-        self.wkv = torch.zeros((spec.n_layer, rows, spec.n_head, HEAD_SIZE, HEAD_SIZE), device=device, dtype=torch.float32)
+        self.wkv = torch.zeros((spec.n_layer, rows, spec.n_head, HEAD_SIZE, HEAD_SIZE), device=device, dtype=recurrent)
 
     @property
     def memory_bytes(self) -> int:
@@ -45,6 +47,11 @@ class StatePool:
         """Make ``slot`` a fresh state, all zeros, whatever it held (a failed request may have left NaN)."""
         for tensor in (self.att_shift, self.ffn_shift, self.wkv):
             tensor[:, slot].zero_()
+
+    def reset_many(self, slots: Tensor) -> None:
+        """The same for ``slots`` int64 [n] on the pool's device, in three launches."""
+        for tensor in (self.att_shift, self.ffn_shift, self.wkv):
+            tensor.index_fill_(1, slots, 0)
 
     def load(self, slot: int, initial_state: Any) -> None:
         """Start ``slot`` from ``initial_state``, in the form that hosts keep state files in and PyPI's rwkv package takes:

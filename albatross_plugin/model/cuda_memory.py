@@ -1,0 +1,65 @@
+"""What a model and its slots need on a card, computed before anything is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from albatross_plugin.errors import DeviceError
+from albatross_plugin.model.arena import arena_bytes
+from albatross_plugin.model.cuda_sampler import sampler_bytes
+from albatross_plugin.model.graphs import bucket_sizes
+from albatross_plugin.model.spec import ModelSpec
+from albatross_plugin.model.state import state_bytes
+
+# cuBLAS, the kernels' code and torch's rounding; a captured graph keeps its nodes on the card.
+_RESERVE = 256 << 20
+_GRAPH_BYTES = 6 << 20
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes on the card: ``weights`` once, ``slot`` for each slot, ``total`` for everything."""
+
+    weights: int
+    slot: int
+    total: int
+
+
+def need(spec: ModelSpec, weights: int, batch: int, pass_tokens: int, recurrent: torch.dtype, graphs: bool) -> Need:
+    """What ``batch`` slots of this model need; ``weights`` bytes of weights, passes of ``pass_tokens`` prompt tokens."""
+    rows = batch + 1
+    slot = state_bytes(spec, torch.float16, recurrent) + sampler_bytes(1, spec.vocab_size)
+    working = arena_bytes(spec, pass_tokens + rows, rows)
+    captured = _GRAPH_BYTES * len(bucket_sizes(min(batch, 1 << 16))) if graphs else 0
+    return Need(weights, slot, weights + rows * slot + working + captured + _RESERVE)
+
+
+def check_fits(spec: ModelSpec, weights: int, batch: int, pass_tokens: int, recurrent: torch.dtype, graphs: bool, free: int) -> Need:
+    """Raise DeviceError, naming the largest batch that fits, when ``free`` bytes are not enough."""
+    asked = need(spec, weights, batch, pass_tokens, recurrent, graphs)
+    if asked.total <= free:
+        return asked
+
+    def fits(count: int) -> bool:
+        return need(spec, weights, count, pass_tokens, recurrent, graphs).total <= free
+
+    if not fits(1):
+        one = need(spec, weights, 1, pass_tokens, recurrent, graphs)
+        raise DeviceError(
+            f"{spec.name} needs {_gib(one.total)} of memory on the card ({_gib(weights)} for its weights), and {_gib(free)} is free. "
+            "Choose a smaller model, or end what else uses the card."
+        )
+    low, high = 1, batch
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    raise DeviceError(
+        f"batch={batch} needs {_gib(asked.total)} of memory on the card (CUDA out of memory): {_gib(weights)} for weights and "
+        f"{asked.slot / 2**20:.1f} MiB a slot, and {_gib(free)} is free. Choose batch={low} or fewer."
+    )
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB"
