@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(Shape<State>::threads, Shape<State>::blocks) s
   using S = Shape<State>;
   __shared__ alignas(16) Vectors vectors;
   const int head = blockIdx.x, row = blockIdx.y, role = threadIdx.x / kWarp, channel = 2 * (threadIdx.x % kWarp);
-  const int slot = p.slots[row];
+  const unsigned slot = p.slots[row];  // unsigned: extending a sign would wait for it before the vectors are asked for
   int position = row;
   if (p.starts != nullptr) {
     position = p.starts[row];
@@ -209,10 +209,10 @@ __global__ void __launch_bounds__(Shape<State>::threads, Shape<State>::blocks) s
   }
   const int64_t token = static_cast<int64_t>(position) * p.width + head * kHeadSize + channel;
   const Inputs in = ask(p, role, token, head * kHeadSize + channel);
-  if (slot == p.scratch) return;
+  if (slot == static_cast<unsigned>(p.scratch)) return;
 
   // The state is touched once in a step of the model: let it go first when the cache needs room.
-  uint4* state = static_cast<uint4*>(p.state) + (static_cast<int64_t>(slot) * gridDim.x + head) * (kHeadSize * S::lanes) + threadIdx.x;
+  uint4* state = static_cast<uint4*>(p.state) + (static_cast<uint64_t>(slot) * gridDim.x + head) * (kHeadSize * S::lanes) + threadIdx.x;
   uint4 piece[kPieces];
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) piece[i] = __ldcs(state + i * S::threads);

@@ -49,7 +49,7 @@ __device__ __forceinline__ float lerp(float from, float to, float share) { retur
 // The key after the in-context rate: k * (1 + (a - 1) * k_a).
 __device__ __forceinline__ float rated_key(float k, float a, float k_a) { return k * fmaf(a - 1.0f, k_a, 1.0f); }
 
-// What kk is multiplied by; a norm that is NaN has made kk NaN already.
-__device__ __forceinline__ float inverse_norm(float squares) { return 1.0f / fmaxf(sqrtf(squares), kTiny); }
+// 1 / max(norm, 1e-12), what kk is multiplied by; a norm that is NaN has made kk NaN already.
+__device__ __forceinline__ float inverse_norm(float squares) { return rsqrtf(fmaxf(squares, kTiny * kTiny)); }
 
 }  // namespace albatross
