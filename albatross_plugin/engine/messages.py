@@ -79,7 +79,8 @@ class Started:
 class Tokens:
     """The tokens that one step sampled, for all its rows at once (parallel lists).
 
-    ``logprobs`` is None, or holds one entry (or None) per row.
+    ``logprobs`` is None, or holds one entry (or None) per row. While the same rows go on, ``request_ids`` is the same list object in
+    event after event, as far as the transport keeps objects; nobody may change these lists.
     """
 
     request_ids: list[int]

@@ -81,6 +81,11 @@ class SamplingParams:
     def greedy(self) -> bool:
         return self.temperature == 0 or self.top_k == 1 or self.top_p == 0
 
+    @property
+    def end_token_ids(self) -> frozenset[int]:
+        """Tokens that end the text."""
+        return self.stop_token_ids if self.ignore_eos else self.stop_token_ids | {END_OF_TEXT}
+
     def check_vocabulary(self, size: int) -> None:
         """Raise RequestError if a token id in here is not one of ``range(size)``."""
         for name, ids in (("stop_token_ids", self.stop_token_ids), ("logit_bias", (i for i, _ in self.logit_bias))):

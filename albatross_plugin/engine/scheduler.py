@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from albatross_plugin.config import EngineConfig
+from albatross_plugin.engine.group import DecodeGroup, slot_of
 from albatross_plugin.engine.messages import Event, Failed, Finished, PromptLogprobs, Started, TokenLogprobs, Tokens
 from albatross_plugin.engine.request import FinishReason, Request
 from albatross_plugin.engine.sequence import Category, Sequence
@@ -14,13 +15,26 @@ from albatross_plugin.engine.step import Admission, Chunk, StepPlan, StepResult
 from albatross_plugin.engine.waiting import WaitingQueue
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Flight:
-    """Who took part in a planned step. Results go to these objects, never to whoever holds the slot by then."""
+    """Who took part in a planned step. Results go to these objects, never to whoever holds the slot by then.
 
-    rows: dict[int, Sequence]
-    sampled: list[Sequence]
+    Rows that are sampled: those of ``group``, then ``completed``, whose prompt ends in this step. ``steady``: nobody else took part, and it
+    is nobody's last step.
+    """
+
+    group: DecodeGroup
+    fed: list[Sequence]
+    completed: list[Sequence]
     admitted: list[Sequence]
+    steady: bool
+
+    @property
+    def sampled(self) -> list[Sequence]:
+        return self.group.sequences + self.completed
+
+    def rows(self) -> dict[int, Sequence]:
+        return {slot_of(sequence): sequence for sequence in self.group.sequences + self.fed}
 
 
 def fair_shares(wants: list[int], budget: int) -> list[int]:
@@ -47,6 +61,9 @@ class Scheduler:
         self._waiting = WaitingQueue()
         self._slots = Slots(config.batch)
         self._open: dict[int, Sequence] = {}
+        self._feeding: set[Sequence] = set()
+        self._joining: list[Sequence] = []
+        self._group = self._applying = DecodeGroup(())
         self._flights: dict[int, _Flight] = {}
         self._step = 0
         self._since_prefill = config.decode_prefill_ratio
@@ -66,6 +83,7 @@ class Scheduler:
 
     def categories(self) -> list[Category]:
         """What each slot would do in the next step, by slot number."""
+        self._group.settle_planned()
         decoding = any(s.category(True, True, 1) is Category.DECODE for s in self._slots.held)
         due, length = self._due(decoding), self._config.min_forward_seq_len
         return [Category.EMPTY if s is None else s.category(decoding, due, length) for s in self._slots.by_number()]
@@ -83,28 +101,49 @@ class Scheduler:
 
     def plan(self) -> StepPlan | None:
         """The next step, or None when there is nothing to compute before more results or requests arrive."""
-        decode = [s for s in self._slots.held if s.category(True, True, 1) is Category.DECODE]
-        admitted = self._admit(self._config.admissions_per_step if decode else self._slots.free)
-        fed = self._choose_chunks(bool(decode))
-        if not decode and not fed:
+        group = self._decoding()
+        decoding = bool(group.sequences)
+        admitted = self._admit(self._config.admissions_per_step if decoding else self._slots.free) if self._waiting else []
+        chosen = self._choose_chunks(decoding)
+        if not decoding and not chosen:
             return None
-        plan = StepPlan(step=self._step, decode=[_slot(s) for s in decode])
-        plan.admit.extend(Admission(_slot(s), s.request) for s in admitted)
-        rows = {_slot(s): s for s in decode}
-        sampled = list(decode)
-        for sequence, count in fed:
-            chunk = Chunk(_slot(sequence), sequence.feed(count, self._step), sequence.remaining == 0)
+        plan = StepPlan(self._step, [Admission(slot_of(s), s.request) for s in admitted], group.slots)
+        completed: list[Sequence] = []
+        for sequence, count in chosen:
+            chunk = Chunk(slot_of(sequence), sequence.feed(count, self._step), sequence.remaining == 0)
             plan.prefill.append(chunk)
-            rows[chunk.slot] = sequence
             if chunk.final:
-                sampled.append(sequence)
-        for sequence in sampled:
-            sequence.planned += 1
-            if sequence.exhausted:
-                self._slots.give(_slot(sequence))
-        self._flights[self._step] = _Flight(rows, sampled, admitted)
+                completed.append(sequence)
+        last = self._count_planned(group, completed)
+        self._flights[self._step] = _Flight(group, [s for s, _ in chosen], completed, admitted, not (chosen or admitted or last))
         self._step += 1
         return plan
+
+    def _decoding(self) -> DecodeGroup:
+        """The rows that decode in the next step: the group of the last one, unless somebody left or joined."""
+        group = self._group
+        if self._joining or not group.intact:
+            group.settle_planned()
+            staying = [s for s in group.sequences if not (s.ended or s.released)]
+            self._group = DecodeGroup(staying + [s for s in self._joining if not s.ended])
+            self._joining.clear()
+        return self._group
+
+    def _count_planned(self, group: DecodeGroup, completed: list[Sequence]) -> bool:
+        """One more token is planned for all rows that are sampled; those with their last one give back their slots. Whether any does."""
+        done: list[Sequence] = []
+        if group.sequences and group.count_planned():
+            group.settle_planned()
+            group.intact = False
+            done = [sequence for sequence in group.sequences if sequence.exhausted]
+        for sequence in completed:
+            self._feeding.discard(sequence)
+            sequence.planned += 1
+            (done if sequence.exhausted else self._joining).append(sequence)
+        for sequence in done:
+            sequence.released = True
+            self._slots.give(slot_of(sequence))
+        return bool(done)
 
     def _admit(self, limit: int) -> list[Sequence]:
         """Give up to ``limit`` waiting sequences a slot each."""
@@ -113,6 +152,7 @@ class Scheduler:
             sequence = self._waiting.pop()
             sequence.slot = self._slots.take(sequence)
             sequence.last_fed = self._step
+            self._feeding.add(sequence)
             admitted.append(sequence)
         return admitted
 
@@ -125,9 +165,12 @@ class Scheduler:
         Shares are equal as far as each can use them, so a short prompt never waits for a long one. With more
         prompts than tokens in the budget, those that were fed longest ago go first: all of them make progress.
         """
+        if not self._feeding:
+            self._since_prefill += decoding
+            return []
         due, limit = self._due(decoding), self._config.chunk_limit(decoding)
         budget, wants = self._config.pass_budget, []
-        for sequence in self._slots.held:
+        for sequence in sorted(self._feeding, key=slot_of):
             category = sequence.category(decoding, due, self._config.min_forward_seq_len)
             if category in (Category.ONE_PREFILL, Category.SEQ_PREFILL):
                 want = 1 if category is Category.ONE_PREFILL else min(sequence.remaining, limit)
@@ -136,7 +179,7 @@ class Scheduler:
             wants = sorted(wants, key=lambda item: item[2].last_fed)[:budget]
         wants.sort(key=lambda item: item[1])
         shares = fair_shares([want for _, want, _ in wants], budget)
-        chosen = sorted((category, _slot(sequence), share) for (category, _, sequence), share in zip(wants, shares, strict=True))
+        chosen = sorted((category, slot_of(sequence), share) for (category, _, sequence), share in zip(wants, shares, strict=True))
         if decoding:
             fed_long = any(category is Category.SEQ_PREFILL for category, _, _ in chosen)
             self._since_prefill = 0 if fed_long else self._since_prefill + 1
@@ -145,34 +188,51 @@ class Scheduler:
     def apply(self, result: StepResult) -> list[Event]:
         """Credit a step's tokens to the requests that were planned for them, and end those that are complete."""
         flight = self._flights.pop(result.step)
+        if self._applying is not flight.group:
+            self._applying.settle_applied()
+            self._applying = flight.group
+        plain = flight.steady and not (result.failures or result.logprobs)
+        if plain and flight.group.try_apply(result.tokens):
+            return [Tokens(flight.group.request_ids, result.tokens)]
+        flight.group.settle_applied()
         events: list[Event] = [Started(s.request.request_id) for s in flight.admitted if not s.ended]
         ends: list[Event] = []
-        for slot, message in result.failures.items():
-            if not flight.rows[slot].ended:
-                ends.append(self._fail(flight.rows[slot], message, 500))
+        if result.failures:
+            rows = flight.rows()
+            ends += [self._fail(rows[slot], message, 500) for slot, message in result.failures.items() if not rows[slot].ended]
         events += self._prompt_logprobs(flight, result)
-        tokens = Tokens([], [])
+        tokens, ended = self._take_tokens(flight, result)
+        if tokens.request_ids:
+            events.append(tokens)
+        return events + ends + ended
+
+    def _take_tokens(self, flight: _Flight, result: StepResult) -> tuple[Tokens, list[Event]]:
+        """The step's tokens without those of rows that have ended, and the ends that they bring."""
+        ids: list[int] = []
+        tokens: list[int] = []
         numbers: list[TokenLogprobs | None] = []
+        ends: list[Event] = []
+        logprobs = result.logprobs
         for sequence, token in zip(flight.sampled, result.tokens, strict=True):
             if sequence.ended:
                 continue
-            tokens.request_ids.append(sequence.request.request_id)
-            tokens.token_ids.append(token)
-            if result.logprobs:
-                numbers.append(result.logprobs.get(_slot(sequence)))
+            ids.append(sequence.request.request_id)
+            tokens.append(token)
+            if logprobs:
+                numbers.append(logprobs.get(slot_of(sequence)))
             reason = sequence.take(token)
             if reason is not None:
                 ends.append(self._finish(sequence, reason))
-        if tokens.request_ids:
-            events.append(Tokens(tokens.request_ids, tokens.token_ids, numbers or None))
-        return events + ends
+        return Tokens(ids, tokens, numbers or None), ends
 
     def _prompt_logprobs(self, flight: _Flight, result: StepResult) -> list[Event]:
-        for slot, entries in (result.prompt_logprobs or {}).items():
-            flight.rows[slot].prompt_entries.extend(entries)
+        if result.prompt_logprobs:
+            rows = flight.rows()
+            for slot, entries in result.prompt_logprobs.items():
+                rows[slot].prompt_entries.extend(entries)
         events: list[Event] = []
-        for sequence in flight.sampled:
-            if sequence.request.params.prompt_logprobs and sequence.sampled == 0 and not sequence.ended:
+        for sequence in flight.completed:
+            if sequence.request.params.prompt_logprobs and not sequence.ended:
                 events.append(PromptLogprobs(sequence.request.request_id, tuple(sequence.prompt_entries)))
                 sequence.prompt_entries.clear()
         return events
@@ -180,7 +240,7 @@ class Scheduler:
     def fail_step(self, plan: StepPlan, message: str) -> list[Event]:
         """A step could not be run: its requests fail (500), nobody else does."""
         flight = self._flights.pop(plan.step)
-        concerned = dict.fromkeys([*flight.rows.values(), *flight.admitted])
+        concerned = dict.fromkeys([*flight.group.sequences, *flight.fed, *flight.admitted])
         return [self._fail(sequence, message, 500) for sequence in concerned if not sequence.ended]
 
     def fail_all(self, message: str, status: int = 503) -> list[Event]:
@@ -197,16 +257,17 @@ class Scheduler:
         return Failed(sequence.request.request_id, message, status)
 
     def _end(self, sequence: Sequence) -> None:
+        # Before the mark: what was sampled up to now belongs to the figures of this end.
+        self._applying.settle_applied()
         sequence.ended = True
         del self._open[sequence.request.request_id]
         if sequence.slot is None:
             self._waiting.remove(sequence)
             return
-        if not sequence.exhausted:
+        self._feeding.discard(sequence)
+        self._group.intact = False
+        for flight in self._flights.values():
+            flight.group.intact = False
+        if not sequence.released:
             self._slots.give(sequence.slot)
         self._slots.forget(sequence.slot, sequence)
-
-
-def _slot(sequence: Sequence) -> int:
-    assert sequence.slot is not None
-    return sequence.slot

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from albatross_plugin.engine.messages import TokenLogprobs
-from albatross_plugin.engine.request import END_OF_TEXT, FinishReason, Request
+from albatross_plugin.engine.request import FinishReason, Request
 
 
 class Category(IntEnum):
@@ -23,10 +23,11 @@ class Sequence:
     """Counts for one request. What was *planned* may run ahead of what was *sampled* by the steps in flight.
 
     ``fed``: prompt tokens planned so far. ``planned``: tokens whose sampling was planned. ``sampled``: tokens that
-    came back, the end token included. ``last_fed``: the step that last fed the prompt. ``slot`` is None outside one.
+    came back, the end token included. ``last_fed``: the step that last fed the prompt. ``slot`` is None outside one, and
+    ``released`` says that the slot was given back before the end, since no further step needs it.
     """
 
-    __slots__ = ("ended", "fed", "last_fed", "planned", "prompt_entries", "request", "sampled", "slot")
+    __slots__ = ("ended", "fed", "last_fed", "max_tokens", "planned", "prompt_entries", "released", "request", "sampled", "slot", "stops")
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -36,6 +37,9 @@ class Sequence:
         self.sampled = 0
         self.last_fed = -1
         self.ended = False
+        self.released = False
+        self.max_tokens = request.params.max_tokens
+        self.stops = request.params.end_token_ids
         self.prompt_entries: list[TokenLogprobs] = []
 
     @property
@@ -46,7 +50,7 @@ class Sequence:
     @property
     def exhausted(self) -> bool:
         """Whether the last token it may have is planned already, so that it must not be planned again."""
-        return self.planned >= self.request.params.max_tokens
+        return self.planned >= self.max_tokens
 
     def category(self, decoding: bool, due: bool, min_forward_seq_len: int) -> Category:
         """``decoding``: some row of the step decodes; ``due``: long prompts may be fed in this step."""
@@ -69,7 +73,6 @@ class Sequence:
     def take(self, token: int) -> FinishReason | None:
         """Count a sampled token, and say whether it ends the text. A stop on the last allowed token is a stop."""
         self.sampled += 1
-        params = self.request.params
-        if token in params.stop_token_ids or (token == END_OF_TEXT and not params.ignore_eos):
+        if token in self.stops:
             return FinishReason.STOP
-        return FinishReason.LENGTH if self.sampled >= params.max_tokens else None
+        return FinishReason.LENGTH if self.sampled >= self.max_tokens else None

@@ -31,7 +31,8 @@ class Chunk:
 class StepPlan:
     """One packed pass. ``decode`` slots take as input the token sampled for them last, which the executor keeps.
 
-    Rows are in the order decode, then prefill. ``allowed`` is None or maps a slot to its bitmask of allowed
+    Rows are in the order decode, then prefill. While the same rows go on decoding, ``decode`` is the same list object from step to step
+    (``plan.decode is previous.decode``), so that an executor may keep what it made of it; nobody may change that list. ``allowed`` is None or maps a slot to its bitmask of allowed
     tokens, ``int32 [ceil(V / 32)]`` as bytes.
     """
 
@@ -44,12 +45,12 @@ class StepPlan:
     @property
     def sampled(self) -> list[int]:
         """Slots that get a token in this step, in row order."""
-        return self.decode + [chunk.slot for chunk in self.prefill if chunk.final]
+        return self.decode + [chunk.slot for chunk in self.prefill if chunk.final] if self.prefill else self.decode
 
     @property
     def slots(self) -> list[int]:
         """Every slot that takes part, in row order."""
-        return self.decode + [chunk.slot for chunk in self.prefill]
+        return self.decode + [chunk.slot for chunk in self.prefill] if self.prefill else self.decode
 
 
 @dataclass(frozen=True)

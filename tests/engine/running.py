@@ -26,7 +26,7 @@ def make_config(**values: Any) -> EngineConfig:
 
 
 def make_specs(config: EngineConfig, **options: Any) -> list[WorkerSpec]:
-    return [WorkerSpec(NAME, "fake.pth", config.device, k, config.batch + 1, 65530, 1, options) for k in range(config.workers)]
+    return [WorkerSpec(NAME, "fake.pth", config.device, k, config.batch + 1, 65530, 1, options=options) for k in range(config.workers)]
 
 
 @contextmanager
