@@ -69,6 +69,17 @@ class EngineConfig:
         "auto", "ALBATROSS_STATE", "Type of the recurrent state on a card: `fp16`, `fp32`, or `auto` for the default of this version."
     )
     graphs: bool = _setting(True, "ALBATROSS_GRAPHS", "`0` turns CUDA graphs off: every step is then launched kernel by kernel.")
+    kernel_arch: str = _setting(
+        "auto",
+        "ALBATROSS_KERNEL_ARCH",
+        "Architecture of the CUDA kernels, `smNN` or `computeNN`, in place of the card's own, both for prebuilt files and for a build.",
+    )
+    cache_dir: str = _setting(
+        "", "ALBATROSS_CACHE_DIR", "Folder for kernels that were built here; empty chooses `albatross-plugin/kernels` in the user's cache."
+    )
+    build_timeout: float = _setting(
+        600.0, "ALBATROSS_BUILD_TIMEOUT", "Seconds until a build of the kernels, or waiting for another process's build, is given up.", 1
+    )
     max_queue: int = _setting(4096, "ALBATROSS_MAX_QUEUE", "Requests that may wait for a slot; beyond it the answer is 429.", 1)
     max_prompt_tokens: int = _setting(1_048_576, "ALBATROSS_MAX_PROMPT_TOKENS", "Longest prompt in tokens; beyond it the answer is 400.", 1)
     load_timeout: float = _setting(300.0, "ALBATROSS_LOAD_TIMEOUT", "Seconds until a load that has not ended is given up.", 1)
