@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any
 
 from albatross_plugin.config import EngineConfig
-from albatross_plugin.engine.delivery import AsyncEngineCompletion, Delivery, Token
+from albatross_plugin.engine.delivery import AsyncEngineCompletion, Delivery, NewTokens
 from albatross_plugin.engine.ledger import Ledger
 from albatross_plugin.engine.messages import (
     Abort,
@@ -26,6 +26,7 @@ from albatross_plugin.engine.messages import (
     Shutdown,
     Stats,
     Submit,
+    Tokens,
 )
 from albatross_plugin.engine.request import Request
 from albatross_plugin.engine.router import Router
@@ -33,7 +34,7 @@ from albatross_plugin.engine.step import WorkerSpec
 from albatross_plugin.engine.transport import ThreadTransport, Transport
 from albatross_plugin.errors import EngineInitError, EngineInitTimeout
 
-__all__ = ["AsyncEngineCompletion", "AsyncEngineCore", "Delivery", "Token"]
+__all__ = ["AsyncEngineCompletion", "AsyncEngineCore", "Delivery", "NewTokens"]
 
 logger = logging.getLogger(__name__)
 
@@ -207,7 +208,9 @@ class AsyncEngineCore:
         self._router.flush()
 
     def _take(self, worker: _WorkerState, event: Event) -> bool:
-        if isinstance(event, Stats):
+        if isinstance(event, Tokens):
+            pass
+        elif isinstance(event, Stats):
             worker.stats = event
         elif isinstance(event, LoadProgress):
             worker.progress = event
@@ -217,7 +220,7 @@ class AsyncEngineCore:
             self._load_failed(event.message)
         elif isinstance(event, Down):
             self._on_down(worker, event.message)
-        return self._router.route(event)
+        return self._router.route(event, worker.transport.spec.worker)
 
     def _on_loaded(self, worker: _WorkerState, info: ModelInfo) -> None:
         worker.info = info

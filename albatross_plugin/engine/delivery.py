@@ -1,4 +1,4 @@
-"""From the engine to its callers: what a caller receives, where it waits, and how batches cross to its event loop."""
+"""From the engine to its callers: what a caller receives, and where it waits."""
 
 from __future__ import annotations
 
@@ -10,25 +10,29 @@ from typing import NamedTuple
 from albatross_plugin.engine.messages import Failed, Finished, PromptLogprobs, TokenLogprobs
 
 
-class Token(NamedTuple):
-    """One sampled token; the end token is delivered like any other."""
+class NewTokens(NamedTuple):
+    """Tokens of one request since the last delivery, one or more, the end token among them like any other.
 
-    token_id: int
-    logprobs: TokenLogprobs | None = None
+    ``logprobs`` is parallel to ``token_ids``, or None where the request did not ask for numbers.
+    """
+
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None = None
 
 
 class Delivery(NamedTuple):
     """News of one request; ``index`` is its place in the submission."""
 
     index: int  # type: ignore[assignment]
-    event: Token | PromptLogprobs | Finished | Failed
+    event: NewTokens | PromptLogprobs | Finished | Failed
 
 
 class AsyncEngineCompletion:
     """Controller of one submission: an inbox that ends, and ``abort``.
 
     With ``loop``, it is read by one task of that loop; without, by one thread. Each request's last delivery is
-    Finished or Failed. An object nobody reads holds its deliveries until it is dropped.
+    Finished or Failed. Tokens that a slow reader has not fetched grow into one delivery per request. An object nobody
+    reads holds its deliveries until it is dropped.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class AsyncEngineCompletion:
         self.stopped: set[int] = set()
         self._open = len(self.request_ids)
         self._buffer: list[Delivery] = []
+        self._growing: dict[int, NewTokens] = {}
         self._waiter: asyncio.Future[None] | None = None
         self._queue: SimpleQueue[list[Delivery]] = SimpleQueue()
 
@@ -62,6 +67,7 @@ class AsyncEngineCompletion:
             finally:
                 self._waiter = None
         events, self._buffer = self._buffer, []
+        self._growing.clear()
         return events
 
     def next_events_sync(self, timeout: float | None = None) -> list[Delivery]:
@@ -79,7 +85,7 @@ class AsyncEngineCompletion:
                 events += self._queue.get_nowait()
             except Empty:
                 break
-        self._open -= _endings(events)
+        self._open -= sum(isinstance(delivery.event, (Finished, Failed)) for delivery in events)
         return events
 
     def stop(self, index: int) -> None:
@@ -91,48 +97,29 @@ class AsyncEngineCompletion:
         """End one request of the submission, or all of them. Idempotent, from any thread; the others run on."""
         self._abort(self.request_ids if index is None else (self.request_ids[index],))
 
-    def receive(self, deliveries: list[Delivery]) -> None:
-        """Take a batch: on the reader's loop, or, when read synchronously, from any thread."""
-        if self.loop is None:
-            self._queue.put(deliveries)
-            return
-        self._buffer += deliveries
-        self._open -= _endings(deliveries)
+    # --- for the engine: on the reader's loop, where there is one --------------------------------------------------
+
+    def receive(self, delivery: Delivery) -> None:
+        """Take news other than tokens."""
+        self._buffer.append(delivery)
+        if isinstance(delivery.event, (Finished, Failed)):
+            self._open -= 1
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    def receive_token(self, index: int, token: int, numbers: TokenLogprobs | None = None) -> None:
+        """Take one token; a request has numbers for all of its tokens or for none."""
+        growing = self._growing.get(index)
+        if growing is None:
+            growing = self._growing[index] = NewTokens([token], None if numbers is None else [numbers])
+            self._buffer.append(Delivery(index, growing))
+        else:
+            growing.token_ids.append(token)
+            if growing.logprobs is not None and numbers is not None:
+                growing.logprobs.append(numbers)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
-def _endings(deliveries: Sequence[Delivery]) -> int:
-    return sum(isinstance(delivery.event, (Finished, Failed)) for delivery in deliveries)
-
-
-class Outbox:
-    """Gathers deliveries and hands them over with one ``call_soon_threadsafe`` per reader's loop and flush."""
-
-    def __init__(self) -> None:
-        self._items: dict[AsyncEngineCompletion, list[Delivery]] = {}
-
-    def add(self, completion: AsyncEngineCompletion, delivery: Delivery) -> None:
-        self._items.setdefault(completion, []).append(delivery)
-
-    def flush(self) -> list[AsyncEngineCompletion]:
-        """Hand over everything; returns those whose loop is closed, so that nobody will ever read them."""
-        items, self._items = self._items, {}
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[AsyncEngineCompletion, list[Delivery]]]] = {}
-        for completion, deliveries in items.items():
-            if completion.loop is None:
-                completion.receive(deliveries)
-            else:
-                by_loop.setdefault(completion.loop, []).append((completion, deliveries))
-        lost: list[AsyncEngineCompletion] = []
-        for loop, batch in by_loop.items():
-            try:
-                loop.call_soon_threadsafe(_hand_over, batch)
-            except RuntimeError:
-                lost += [completion for completion, _ in batch]
-        return lost
-
-
-def _hand_over(batch: list[tuple[AsyncEngineCompletion, list[Delivery]]]) -> None:
-    for completion, deliveries in batch:
-        completion.receive(deliveries)
+    def receive_now(self, deliveries: list[Delivery]) -> None:
+        """Take news of a completion that is read synchronously, from any thread."""
+        self._queue.put(deliveries)

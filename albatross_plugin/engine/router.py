@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
-from albatross_plugin.engine.delivery import Delivery, Outbox, Token
-from albatross_plugin.engine.ledger import Ledger
+from albatross_plugin.engine.delivery import Delivery
+from albatross_plugin.engine.ledger import Ledger, Route
 from albatross_plugin.engine.messages import Event, Failed, Finished, PromptLogprobs, Started, Tokens
+from albatross_plugin.engine.outbox import Outbox, Readers
 
 
 class Router:
@@ -15,11 +17,12 @@ class Router:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._outbox = Outbox()
+        self._audiences: dict[int, tuple[list[int], list[Readers]]] = {}
 
-    def route(self, event: Event) -> bool:
+    def route(self, event: Event, worker: int) -> bool:
         """Whether someone should hear of it at once: a first token, or an end. Events about workers are passed over."""
         if isinstance(event, Tokens):
-            return self._tokens(event)
+            return self._tokens(event, worker)
         if isinstance(event, (Finished, Failed)):
             return self._end(event)
         if isinstance(event, PromptLogprobs):
@@ -30,22 +33,39 @@ class Router:
             self._ledger.started(event.request_id)
         return False
 
-    def _tokens(self, event: Tokens) -> bool:
+    def _tokens(self, event: Tokens, worker: int) -> bool:
+        request_ids, readers = self._audiences.get(worker, (None, []))
         first = False
-        logprobs = event.logprobs or [None] * len(event.token_ids)
-        for request_id, token_id, numbers in zip(event.request_ids, event.token_ids, logprobs, strict=True):
-            route = self._ledger.routes.get(request_id)
-            if route is None:
-                continue
-            first = first or not route.answered
-            route.answered = True
-            self._outbox.add(route.completion, Delivery(route.index, Token(token_id, numbers)))
+        # The same list object means the same rows: a worker makes a new one when somebody joins or leaves.
+        if request_ids is not event.request_ids:
+            readers, first = self._find_audience(event.request_ids)
+            self._audiences[worker] = event.request_ids, readers
+        for each in readers:
+            self._outbox.add_tokens(each, event.token_ids, event.logprobs)
         self._ledger.generated(len(event.token_ids))
         return first
+
+    def _find_audience(self, request_ids: list[int]) -> tuple[list[Readers], bool]:
+        """The readers of these rows by event loop, and whether one of them gets a first token."""
+        first = False
+        found: dict[asyncio.AbstractEventLoop | None, list[tuple[int, Route]]] = {}
+        for row, request_id in enumerate(request_ids):
+            route = self._ledger.routes.get(request_id)
+            if route is not None:
+                first = first or not route.answered
+                route.answered = True
+                found.setdefault(route.completion.loop, []).append((row, route))
+        readers = []
+        for loop, members in found.items():
+            rows = None if len(members) == len(request_ids) else [row for row, _ in members]
+            readers.append(Readers(loop, [route.completion for _, route in members], [route.index for _, route in members], rows))
+        return readers, first
 
     def _end(self, event: Finished | Failed) -> bool:
         route = self._ledger.end(event.request_id, event)
         if route is not None:
+            # Whoever was among the readers may have ended; and none of them shall be kept alive from here.
+            self._audiences.clear()
             self._outbox.add(route.completion, Delivery(route.index, event))
         return route is not None
 

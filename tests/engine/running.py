@@ -12,7 +12,7 @@ from typing import Any
 from engine.fake_executor import NAME, STAGES, Stage, make_request
 
 from albatross_plugin.config import EngineConfig
-from albatross_plugin.engine.core import AsyncEngineCompletion, AsyncEngineCore, Delivery, Token
+from albatross_plugin.engine.core import AsyncEngineCompletion, AsyncEngineCore, Delivery, NewTokens
 from albatross_plugin.engine.messages import Failed, Finished
 from albatross_plugin.engine.request import Request
 from albatross_plugin.engine.step import WorkerSpec
@@ -105,7 +105,7 @@ def read_sync(completion: AsyncEngineCompletion) -> list[Delivery]:
 
 
 def tokens_of(deliveries: Sequence[Delivery], index: int = 0) -> list[int]:
-    return [event.token_id for i, event in deliveries if i == index and isinstance(event, Token)]
+    return [token for i, event in deliveries if i == index and isinstance(event, NewTokens) for token in event.token_ids]
 
 
 def ends_of(deliveries: Sequence[Delivery], index: int = 0) -> list[Finished | Failed]:

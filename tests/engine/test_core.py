@@ -76,8 +76,8 @@ def test_logprobs_and_prompt_logprobs_come_with_their_tokens() -> None:
         first = deliveries[0].event
         assert isinstance(first, PromptLogprobs)
         assert [entry.token_id for entry in first.entries] == list(request.prompt_ids[1:])
-        numbers = [event.logprobs for _, event in deliveries[1:-1]]  # type: ignore[union-attr]
-        assert [entry.token_id for entry in numbers] == expected(request)[0]  # type: ignore[union-attr]
+        numbers = [entry for _, event in deliveries[1:-1] for entry in event.logprobs]  # type: ignore[union-attr]
+        assert [entry.token_id for entry in numbers] == expected(request)[0]
         assert all(event.logprobs is None for _, event in read_sync(other)[:-1])  # type: ignore[union-attr]
 
 
