@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from albatross_plugin.engine.messages import Failed, Finished, PromptLogprobs, TokenLogprobs
 
 
-class NewTokens(NamedTuple):
+@dataclass(slots=True)
+class NewTokens:
     """Tokens of one request since the last delivery, one or more, the end token among them like any other.
 
     ``logprobs`` is parallel to ``token_ids``, or None where the request did not ask for numbers.

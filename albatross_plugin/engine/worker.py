@@ -54,6 +54,8 @@ class Worker:
         self._scheduler: Scheduler
         self._meter = Meter(spec.worker, config.batch, config.tps_log_interval)
         self._tickets: deque[tuple[StepPlan, Any]] = deque()
+        self._queues_steps = False
+        self._outgoing: list[Event] = []
         self._shutdown: Shutdown | None = None
         self._progress_at = 0.0
         self._idle_reported = True
@@ -105,13 +107,19 @@ class Worker:
             self._emit([LoadProgress(loaded, total)])
 
     def _serve(self, executor: Executor) -> None:
-        """Keep up to ``pipeline_depth`` steps queued on the device; block, without polling, when there is nothing to do."""
+        """Keep up to ``pipeline_depth`` steps queued on the device; block, without polling, when there is nothing to do.
+
+        Where steps are queued, a step's events go out after the next launch: whoever they wake competes for the interpreter's lock,
+        which a launch needs and a wait for the device does not.
+        """
         depth = max(1, executor.pipeline_depth)
+        self._queues_steps = depth > 1
         while True:
             self._receive(executor)
             if self._shutdown is not None:
                 return
             launched = len(self._tickets) < depth and self._launch(executor)
+            self._send()
             if self._tickets and (not launched or len(self._tickets) >= depth):
                 self._collect(executor)
 
@@ -119,7 +127,8 @@ class Worker:
         """Handle every command that is there; with nothing else to do, wait for one."""
         if not self._scheduler.busy and not self._tickets:
             if not self._idle_reported:
-                self._emit([self._stats(executor)])
+                self._outgoing.append(self._stats(executor))
+            self._send()
             self._handle(self._commands.get())
             if self._scheduler.busy:
                 self._gather()
@@ -153,9 +162,7 @@ class Worker:
             for request in command.requests:
                 self._scheduler.add(request)
         elif isinstance(command, Abort):
-            events = self._scheduler.abort(command.request_ids)
-            if events:
-                self._emit(events)
+            self._post(self._scheduler.abort(command.request_ids))
         else:
             self._shutdown = command
 
@@ -190,7 +197,17 @@ class Worker:
         self._meter.record(plan, generated, self._active)
         if self._meter.due or not self._scheduler.busy:
             events.append(self._stats(executor))
-        if events:
+        self._post(events)
+
+    def _post(self, events: list[Event]) -> None:
+        self._outgoing += events
+        if not self._queues_steps:
+            # The next launch may be a whole step.
+            self._send()
+
+    def _send(self) -> None:
+        if self._outgoing:
+            events, self._outgoing = self._outgoing, []
             self._emit(events)
 
     @property
@@ -214,9 +231,8 @@ class Worker:
             if isinstance(command, Submit):
                 for request in command.requests:
                     self._scheduler.add(request)
-        events = self._scheduler.fail_all(reason)
-        if events:
-            self._emit(events)
+        self._outgoing += self._scheduler.fail_all(reason)
+        self._send()
 
     def _release(self, executor: Executor, drain: bool) -> None:
         """Let queued steps run out (unless the executor is the one that broke), then close the executor."""

@@ -47,9 +47,9 @@ def test_removing_leaves_the_others_in_order() -> None:
 def test_taking_out_does_not_walk_over_the_others() -> None:
     def cost(count: int) -> float:
         queue, sequences = fill(*((0, 1) for _ in range(count)))
-        began = time.perf_counter()
+        began = time.thread_time()
         for sequence in sequences[-500:]:
             queue.remove(sequence)
-        return time.perf_counter() - began
+        return time.thread_time() - began
 
-    assert cost(20000) < 20 * min(cost(600) for _ in range(3)), "33 times as many waiters, the same work"
+    assert min(cost(20000) for _ in range(3)) < 20 * min(cost(600) for _ in range(3)), "33 times as many waiters, the same work"
