@@ -41,9 +41,12 @@ struct Inside {
   uint32_t key[kInside];
 };
 
-static_assert(sizeof(Inside) <= sizeof(Histogram) && sizeof(Histogram) == kDeltas * sizeof(int), "they share one area");
-
 struct Shared {
+  union {
+    Histogram histogram;
+    Inside entries;
+    int ids[kDeltas];
+  };
   Wide warp_wide[kWarps];
   uint32_t warp_count[kWarps];
   float warp_float[2][kWarps];
@@ -57,6 +60,22 @@ struct Shared {
   int id[kListed];
   float value[kListed];
 };
+
+// Behind it, sized by the vocabulary: the masks, uint2 [words] (allowed, touched); uint16_t [words], the number of touched
+// tokens before each word; and where they do not fit into the histogram, the marks of last_of_equals.
+__device__ __forceinline__ unsigned char* memory() {
+  extern __shared__ __align__(16) unsigned char bytes[];
+  return bytes;
+}
+__device__ __forceinline__ Shared& shared() { return *reinterpret_cast<Shared*>(memory()); }
+__device__ __forceinline__ uint2* masks() { return reinterpret_cast<uint2*>(memory() + sizeof(Shared)); }
+static_assert(sizeof(Shared) % sizeof(uint2) == 0, "alignment of the masks");
+
+__host__ __device__ constexpr bool marks_fit(int words) { return words * sizeof(uint32_t) <= sizeof(Histogram); }
+__host__ __device__ constexpr int even(int words) { return words + (words & 1); }
+constexpr int shared_bytes(int words) {
+  return static_cast<int>(sizeof(Shared)) + words * 8 + even(words) * 2 + (marks_fit(words) ? 0 : words * 4);
+}
 
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;
@@ -81,7 +100,8 @@ __device__ __forceinline__ int ranked_id(Wide rank) { return static_cast<int>(0x
 
 // --- Over the block ------------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ Wide block_most(Wide value, Shared& s) {
+__device__ __forceinline__ Wide block_most(Wide value) {
+  Shared& s = shared();
 #pragma unroll
   for (int distance = kWarp / 2; distance > 0; distance /= 2) {
     const Wide other = __shfl_xor_sync(kAllLanes, value, distance);
@@ -120,38 +140,39 @@ __device__ __forceinline__ T exclusive_sum(T value, T* scratch, T& total) {
 
 // --- The row -------------------------------------------------------------------------------------------------------
 
-struct Row {
-  Shared& s;
-  Histogram& histogram;
-  Inside& entries;          // in the place of the histogram
-  uint32_t* marks;          // [words], in the place of the histogram
-  uint32_t* allowed;        // [words]
-  uint32_t* touched;        // [words]
-  uint16_t* rank;           // [words]: touched tokens before each word
-  const float* logits;
-  const float* bias;
-  const float* counts;
-  float factor;             // frequency * scale
-  int vocab, words;
-  int adjusted;             // number of touched tokens
+// What is added to the logit of a touched token. Not inlined: in the passes it is the exception, and would cost them registers.
+__device__ __noinline__ float delta_of(const Sample& p, int slot, int token) {
+  const int64_t at = static_cast<int64_t>(slot) * p.vocab + token;
+  const float factor = __fmul_rn(p.numbers[8 * slot + 3], p.numbers[8 * slot + 5]);   // frequency * scale
+  return __fsub_rn(p.bias[at], __fmul_rn(factor, p.counts[at]));
+}
 
-  __device__ __forceinline__ float delta_of(int token) const {
-    return __fsub_rn(bias[token], __fmul_rn(factor, counts[token]));
+struct Row {
+  const Sample& p;
+  const float* logits;
+  int slot, vocab;
+  int adjusted = 0;         // number of touched tokens
+
+  __device__ __forceinline__ float number(int column) const { return p.numbers[8 * slot + column]; }
+  __device__ __forceinline__ int setting(int column) const { return p.settings[8 * slot + column]; }
+  __device__ __forceinline__ uint16_t* rank() const { return reinterpret_cast<uint16_t*>(masks() + p.words); }
+  __device__ __forceinline__ uint32_t* marks() const {
+    return marks_fit(p.words) ? shared().histogram.low : reinterpret_cast<uint32_t*>(rank() + even(p.words));
   }
 
   __device__ __forceinline__ void adjust(int quad, float (&x)[4]) const {
     const int word = quad >> 3, shift = (quad & 7) * 4;
-    if (adjusted) {
-      const uint32_t bits = touched[word];
-      if (bits >> shift & 15u) {
-        int at = rank[word] + __popc(bits & ((1u << shift) - 1));
+    const uint2 bits = masks()[word];
+    if (adjusted && (bits.y >> shift & 15u)) {
+      int at = rank()[word] + __popc(bits.y & ((1u << shift) - 1));
 #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          if (bits >> (shift + k) & 1u) x[k] = __fadd_rn(x[k], adjusted <= kDeltas ? s.delta[at++] : delta_of(4 * quad + k));
+      for (int k = 0; k < 4; ++k) {
+        if (bits.y >> (shift + k) & 1u) {
+          x[k] = __fadd_rn(x[k], adjusted <= kDeltas ? shared().delta[at++] : delta_of(p, slot, 4 * quad + k));
         }
       }
     }
-    const uint32_t open = allowed[word] >> shift;
+    const uint32_t open = bits.x >> shift;
 #pragma unroll
     for (int k = 0; k < 4; ++k) x[k] = open >> k & 1u ? x[k] : -INFINITY;
   }
@@ -172,6 +193,7 @@ __device__ __forceinline__ float4 load_quad(const Row& row, int quad) {
 template <int kUnroll, bool kVector, class F>
 __device__ __forceinline__ void each_quad(const Row& row, F&& f) {
   const int quads = ceil_div(row.vocab, 4);
+#pragma unroll 1
   for (int first = threadIdx.x; first < quads; first += kThreads * kUnroll) {
     float4 raw[kUnroll];
 #pragma unroll
@@ -212,8 +234,8 @@ struct Softmax {
   }
 
   // The sum over the block, given the maximum over the block.
-  __device__ __forceinline__ float total(float most, Shared& s) const {
-    return block_sum<kThreads>(top == -INFINITY ? 0.0f : __fmul_rn(sum, mass_of(top, most)), s.warp_float[1]);
+  __device__ __forceinline__ float total(float most) const {
+    return block_sum<kThreads>(top == -INFINITY ? 0.0f : __fmul_rn(sum, mass_of(top, most)), shared().warp_float[1]);
   }
 };
 
@@ -234,10 +256,14 @@ __device__ __forceinline__ uint4 philox(uint4 counter, uint32_t key0, uint32_t k
 
 struct Race {
   uint32_t seed0, seed1, step;
-  float inverse;            // 1 / temperature
+  float inverse;            // of the temperature
   float reference;          // scores are relative to this logit, so that none is large near the maximum
   float best = -INFINITY;
   int id = 0;
+
+  __device__ __forceinline__ Race(const Row& row, float from)
+      : seed0(row.setting(4)), seed1(row.setting(5)), step(row.setting(3)), inverse(1.0f / fmaxf(row.number(0), kLeastTemperature)),
+        reference(from) {}
 
   __device__ __forceinline__ uint4 bits(int quad) const {
     return philox(make_uint4(static_cast<uint32_t>(quad), step, 0u, 0u), seed0, seed1);
@@ -267,6 +293,61 @@ struct Race {
     reference = to;
   }
 };
+
+// What a thread finds in its tokens: their maximum; the best score, or the sum of exp(x - top); the id of the best.
+struct First {
+  float top, value;
+  int id;
+  bool bad;
+};
+
+template <int kUnroll, bool kVector>
+__device__ __noinline__ First look_for_best(const Row row) {
+  float best = -INFINITY;
+  int id = 0;
+  bool bad = false;
+  each_quad<kUnroll, kVector>(row, [&](int quad, float(&x)[4]) {
+    row.adjust(quad, x);
+    bad |= broken(x);
+    const float here = largest(x);
+    if (here > best) {
+      best = here;
+      id = 4 * quad + (x[0] == here ? 0 : x[1] == here ? 1 : x[2] == here ? 2 : 3);
+    }
+  });
+  return {best, best, id, bad};
+}
+
+template <int kUnroll, bool kVector>
+__device__ __noinline__ First add_up(const Row row) {
+  Softmax softmax;
+  bool bad = false;
+  each_quad<kUnroll, kVector>(row, [&](int quad, float(&x)[4]) {
+    row.adjust(quad, x);
+    bad |= broken(x);
+    softmax.add(x);
+  });
+  return {softmax.top, softmax.sum, 0, bad};
+}
+
+template <int kUnroll, bool kVector>
+__device__ __noinline__ First race_all(const Row row) {
+  Race race(row, -INFINITY);
+  bool bad = false;
+  each_quad<kUnroll, kVector>(row, [&](int quad, float(&x)[4]) {
+    row.adjust(quad, x);
+    bad |= broken(x);
+    const float here = largest(x);
+    if (here == -INFINITY) return;
+    if (here > race.reference) race.move(here);
+    const uint4 bits = race.bits(quad);
+    race.offer(x[0], 4 * quad, bits.x);
+    race.offer(x[1], 4 * quad + 1, bits.y);
+    race.offer(x[2], 4 * quad + 2, bits.z);
+    race.offer(x[3], 4 * quad + 3, bits.w);
+  });
+  return {race.reference, race.best, race.id, bad};
+}
 
 // --- Which tokens are kept -----------------------------------------------------------------------------------------
 
@@ -301,12 +382,14 @@ struct Crossing {
   uint32_t count;
 };
 
-__device__ __forceinline__ void clear(Histogram& h) {
+__device__ __forceinline__ void clear_histogram() {
+  Histogram& h = shared().histogram;
 #pragma unroll
   for (int i = threadIdx.x; i < kBins; i += kThreads) h.low[i] = h.high[i] = h.count[i] = 0;
 }
 
-__device__ __forceinline__ void add(Histogram& h, int bin, Wide mass) {
+__device__ __forceinline__ void add(int bin, Wide mass) {
+  Histogram& h = shared().histogram;
   const uint32_t low = static_cast<uint32_t>(mass);
   const uint32_t carry = low > ~atomicAdd(&h.low[bin], low);
   const uint32_t high = static_cast<uint32_t>(mass >> 32) + carry;
@@ -315,7 +398,9 @@ __device__ __forceinline__ void add(Histogram& h, int bin, Wide mass) {
 }
 
 // `mass` and `count` are the sums before the first bin. Ends with a barrier, after which the histogram is free again.
-__device__ Crossing find_crossing(Shared& s, const Histogram& h, const Limits& limits, Wide mass, uint32_t count) {
+__device__ __noinline__ Crossing find_crossing(const Limits limits, Wide mass, uint32_t count) {
+  Shared& s = shared();
+  const Histogram& h = s.histogram;
   const int bin = 2 * threadIdx.x;
   const Wide mass0 = static_cast<Wide>(h.high[bin]) << 32 | h.low[bin];
   const Wide mass1 = static_cast<Wide>(h.high[bin + 1]) << 32 | h.low[bin + 1];
@@ -337,22 +422,23 @@ __device__ Crossing find_crossing(Shared& s, const Histogram& h, const Limits& l
 
 // A depth below `top` within which at least `count` tokens lie, given the maximum of each thread's tokens: every maximum is a
 // token. kWidest where that says nothing.
-__device__ float depth_of(const Row& row, float own, float top, int count) {
+__device__ __noinline__ float depth_of(float own, float top, int count) {
   if (count > kThreads) return kWidest;
   constexpr float per_nat = kBins / kWidest;
-  clear(row.histogram);
+  clear_histogram();
   __syncthreads();
-  if (own > -INFINITY) atomicAdd(&row.histogram.count[min(kBins - 1, __float2int_rz((top - own) * per_nat))], 1u);
+  if (own > -INFINITY) atomicAdd(&shared().histogram.count[min(kBins - 1, __float2int_rz((top - own) * per_nat))], 1u);
   __syncthreads();
-  const int bin = find_crossing(row.s, row.histogram, {~0ull, static_cast<uint32_t>(count)}, 0, 0).bin;
+  const int bin = find_crossing({~0ull, static_cast<uint32_t>(count)}, 0, 0).bin;
   return bin < 0 || bin >= kBins - 2 ? kWidest : (bin + 2) / per_nat;
 }
 
 // f(token, x) for every candidate: from the list when all are in it, else from the row.
 template <bool kVector, class F>
 __device__ __forceinline__ void each_candidate(const Row& row, const Span& span, F&& f) {
-  if (row.s.listed <= kListed) {
-    for (int i = threadIdx.x; i < row.s.listed; i += kThreads) f(row.s.id[i], row.s.value[i]);
+  if (shared().listed <= kListed) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < shared().listed; i += kThreads) f(shared().id[i], shared().value[i]);
     return;
   }
   each_quad<2, kVector>(row, [&](int quad, float(&x)[4]) {
@@ -366,7 +452,8 @@ __device__ __forceinline__ void each_candidate(const Row& row, const Span& span,
 }
 
 // Appends to the list until it is full; `listed` above kListed says that some are missing.
-__device__ __forceinline__ void list(Shared& s, int quad, const float (&x)[4], float floor, int limit) {
+__device__ __forceinline__ void list(int quad, const float (&x)[4], float floor, int limit) {
+  Shared& s = shared();
   int passing = 0;
 #pragma unroll
   for (int k = 0; k < 4; ++k) passing += x[k] >= floor && 4 * quad + k < limit;
@@ -386,36 +473,39 @@ __device__ __forceinline__ void list(Shared& s, int quad, const float (&x)[4], f
 
 // The id of the `room`-th candidate with this key, in the order of ids.
 template <bool kVector>
-__device__ int last_of_equals(const Row& row, const Span& span, uint32_t key, uint32_t room) {
-  for (int i = threadIdx.x; i < row.words; i += kThreads) row.marks[i] = 0;
-  if (threadIdx.x == 0) row.s.last_id = INT_MAX;
+__device__ __noinline__ int last_of_equals(const Row row, const Span& span, uint32_t key, uint32_t room) {
+  uint32_t* marks = row.marks();
+#pragma unroll 1
+  for (int i = threadIdx.x; i < row.p.words; i += kThreads) marks[i] = 0;
+  if (threadIdx.x == 0) shared().last_id = INT_MAX;
   __syncthreads();
   each_candidate<kVector>(row, span, [&](int token, float x) {
-    if (order_key(x) == key) atomicOr(&row.marks[token >> 5], 1u << (token & 31));
+    if (order_key(x) == key) atomicOr(&marks[token >> 5], 1u << (token & 31));
   });
   __syncthreads();
-  const int each = ceil_div(row.words, kThreads);
-  const int first = threadIdx.x * each, last = min(row.words, first + each);
+  const int each = ceil_div(row.p.words, kThreads);
+  const int first = threadIdx.x * each, last = min(row.p.words, first + each);
   uint32_t mine = 0, total;
-  for (int i = first; i < last; ++i) mine += __popc(row.marks[i]);
-  uint32_t before = exclusive_sum(mine, row.s.warp_count, total);
+#pragma unroll 1
+  for (int i = first; i < last; ++i) mine += __popc(marks[i]);
+  uint32_t before = exclusive_sum(mine, shared().warp_count, total);
   if (before < room && before + mine >= room) {
     int word = first;
-    for (uint32_t n; before + (n = __popc(row.marks[word])) < room; ++word) before += n;
-    uint32_t bits = row.marks[word];
+    for (uint32_t n; before + (n = __popc(marks[word])) < room; ++word) before += n;
+    uint32_t bits = marks[word];
     while (++before < room) bits &= bits - 1;
-    row.s.last_id = 32 * word + __ffs(bits) - 1;
+    shared().last_id = 32 * word + __ffs(bits) - 1;
   }
   __syncthreads();
-  return row.s.last_id;
+  return shared().last_id;
 }
 
 // The cutoff, exactly: where the entries of the crossing bin are too many to compare pair by pair, a finer histogram over
 // their keys follows.
 template <bool kVector>
-__device__ Cut find_cut(const Row& row, const Span& span, const Limits& limits) {
-  Shared& s = row.s;
-  Crossing c = find_crossing(s, row.histogram, limits, 0, 0);
+__device__ __noinline__ Cut find_cut(const Row row, const Span span, const Limits limits) {
+  Shared& s = shared();
+  Crossing c = find_crossing(limits, 0, 0);
   if (c.bin < 0) return {0, INT_MAX};
   const int bin = c.bin;
   bool narrowed = false;
@@ -434,22 +524,22 @@ __device__ Cut find_cut(const Row& row, const Span& span, const Limits& limits) 
       if (full) return;
       const int at = atomicAdd(&s.inside, 1);
       full = at >= kInside;
-      if (!full) row.entries.key[at] = key, row.entries.mass[at] = span.mass(x);
+      if (!full) s.entries.key[at] = key, s.entries.mass[at] = span.mass(x);
     });
     if (least <= most) atomicMin(&s.key_low, least), atomicMax(&s.key_high, most);
     __syncthreads();
     inside = s.inside, low = s.key_low, high = s.key_high;
     if (inside <= kInside || low == high) break;
-    clear(row.histogram);
+    clear_histogram();
     __syncthreads();
     const int shift = max(0, 32 - __clz(high - low) - 10);
     static_assert(kBins == 1 << 10, "the shift leaves ten bits");
     each_candidate<kVector>(row, span, [&](int, float x) {
       const uint32_t key = order_key(x);
-      if (key >= low && key <= high) add(row.histogram, (high - key) >> shift, span.mass(x));
+      if (key >= low && key <= high) add((high - key) >> shift, span.mass(x));
     });
     __syncthreads();
-    c = find_crossing(s, row.histogram, limits, c.mass, c.count);
+    c = find_crossing(limits, c.mass, c.count);
     high -= static_cast<uint32_t>(c.bin) << shift;
     low = high - low < 1u << shift ? low : high - (1u << shift) + 1;
     narrowed = true;
@@ -457,13 +547,14 @@ __device__ Cut find_cut(const Row& row, const Span& span, const Limits& limits) 
   uint32_t key = low, above = c.count, equal = UINT_MAX;
   if (inside <= kInside) {
     const bool mine = static_cast<int>(threadIdx.x) < inside;
-    const uint32_t own = mine ? row.entries.key[threadIdx.x] : 0;
+    const uint32_t own = mine ? s.entries.key[threadIdx.x] : 0;
     if (mine) {
       Wide mass = c.mass;
       uint32_t count = c.count;
+#pragma unroll 1
       for (int i = 0; i < inside; ++i) {
-        const bool reached = row.entries.key[i] >= own;
-        mass += reached ? row.entries.mass[i] : 0;
+        const bool reached = s.entries.key[i] >= own;
+        mass += reached ? s.entries.mass[i] : 0;
         count += reached;
       }
       if (limits.crossed(mass, count)) atomicMax(&s.cut, own);
@@ -478,9 +569,27 @@ __device__ Cut find_cut(const Row& row, const Span& span, const Limits& limits) 
   return {key, last_of_equals<kVector>(row, span, key, limits.count - above)};
 }
 
+// Fills the histogram and the list with the candidates.
+template <int kUnroll, bool kVector>
+__device__ __noinline__ void collect(const Row row, const Span span) {
+  clear_histogram();
+  if (threadIdx.x == 0) shared().listed = 0;
+  __syncthreads();
+  each_quad<kUnroll, kVector>(row, [&](int quad, float(&x)[4]) {
+    row.adjust(quad, x);
+    if (largest(x) < span.floor) return;
+    list(quad, x, span.floor, INT_MAX);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if (x[k] >= span.floor) add(span.bin(x[k]), span.mass(x[k]));
+    }
+  });
+  __syncthreads();
+}
+
 // The winner among what nucleus and top_k leave. `own` is the maximum of this thread's tokens, `sum` the block's softmax sum.
 template <int kUnroll, bool kVector>
-__device__ void race_kept(const Row& row, Race& race, float own, float top, float sum, float top_p, int top_k) {
+__device__ __noinline__ First race_kept(const Row row, float own, float top, float sum, float top_p, int top_k) {
   // Tokens deeper than this have less than half of the mass that top_p leaves out, all together: they cannot matter.
   float depth = kWidest;
   Limits limits{~0ull, UINT_MAX};
@@ -489,29 +598,18 @@ __device__ void race_kept(const Row& row, Race& race, float own, float top, floa
     limits.mass = max(1ull, static_cast<Wide>(static_cast<double>(top_p) * sum * kMassUnit));
   }
   if (top_k > 0) {
-    depth = fminf(depth, depth_of(row, own, top, top_k));
+    depth = fminf(depth, depth_of(own, top, top_k));
     limits.count = top_k;
   }
   const Span span{top, depth < kWidest ? top - depth : -FLT_MAX, kBins / depth};
-  clear(row.histogram);
-  if (threadIdx.x == 0) row.s.listed = 0;
-  __syncthreads();
-  each_quad<kUnroll, kVector>(row, [&](int quad, float(&x)[4]) {
-    row.adjust(quad, x);
-    if (largest(x) < span.floor) return;
-    list(row.s, quad, x, span.floor, INT_MAX);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      if (x[k] >= span.floor) add(row.histogram, span.bin(x[k]), span.mass(x[k]));
-    }
-  });
-  __syncthreads();
+  collect<kUnroll, kVector>(row, span);
   const Cut cut = find_cut<kVector>(row, span, limits);
-  race.reference = top;
+  Race race(row, top);
   each_candidate<kVector>(row, span, [&](int token, float x) {
     const uint32_t key = order_key(x);
     if (key > cut.key || (key == cut.key && token <= cut.last_id)) race.offer_one(x, token);
   });
+  return {own, race.best, race.id, false};
 }
 
 // --- Log-probabilities ---------------------------------------------------------------------------------------------
@@ -519,26 +617,29 @@ __device__ void race_kept(const Row& row, Race& race, float own, float top, floa
 // The `wanted` best tokens below `limit`, best first; -1 where there are no more.
 template <bool kVector>
 __device__ void write_tops(const Row& row, int* tops, int wanted, int limit, float own, float base) {
-  Shared& s = row.s;
+  Shared& s = shared();
   if (threadIdx.x < kTops) tops[threadIdx.x] = -1;
   const float top = block_max<kThreads>(own, s.warp_float[0]);
-  const float depth = depth_of(row, own, top, wanted);
+  const float depth = depth_of(own, top, wanted);
   const float floor = depth < kWidest ? top - depth : -FLT_MAX;
   if (threadIdx.x == 0) s.listed = 0;
   __syncthreads();
-  each_quad<2, kVector>(row, [&](int quad, float(&x)[4]) { list(s, quad, x, floor, limit); });
+  each_quad<2, kVector>(row, [&](int quad, float(&x)[4]) { list(quad, x, floor, limit); });
   __syncthreads();
   const int listed = s.listed;
   if (listed <= kListed) {
+#pragma unroll 1
     for (int i = threadIdx.x; i < listed; i += kThreads) {
       const Wide own_rank = ranked(s.value[i], s.id[i]);
       int better = 0;
+#pragma unroll 1
       for (int j = 0; j < listed && better < wanted; ++j) better += ranked(s.value[j], s.id[j]) > own_rank;
       if (better < wanted) tops[better] = s.id[i], tops[kTops + better] = __float_as_int(s.value[i] - base);
     }
     return;
   }
   Wide last = ~0ull;
+#pragma unroll 1
   for (int i = 0; i < wanted; ++i) {
     Wide best = 0;
     each_quad<2, kVector>(row, [&](int quad, float(&x)[4]) {
@@ -548,7 +649,7 @@ __device__ void write_tops(const Row& row, int* tops, int wanted, int limit, flo
         if (4 * quad + k < limit && rank < last && rank > best) best = rank;
       }
     });
-    last = block_most(best, s);
+    last = block_most(best);
     if (last == 0) return;
     const int token = ranked_id(last);
     if (threadIdx.x == 0) tops[i] = token, tops[kTops + i] = __float_as_int(row.logits[token] - base);
@@ -557,16 +658,16 @@ __device__ void write_tops(const Row& row, int* tops, int wanted, int limit, flo
 
 // Of the raw logits: the token's log-softmax, and the best alternatives. False when the numbers are not finite.
 template <bool kVector>
-__device__ bool write_logprobs(const Row& row, int* tops, int token, int wanted, int limit, float& logprob) {
+__device__ __noinline__ bool write_logprobs(const Row row, int* tops, int token, int wanted, int limit, float& logprob) {
   Softmax raw;
   float own = -INFINITY;
-  each_quad<4, kVector>(row, [&](int quad, float(&x)[4]) {
+  each_quad<2, kVector>(row, [&](int quad, float(&x)[4]) {
     raw.add(x);
     if (4 * quad + 3 < limit) own = fmaxf(own, largest(x));
   });
   __syncthreads();
-  const float top = block_max<kThreads>(raw.top, row.s.warp_float[0]);
-  const float sum = raw.total(top, row.s);
+  const float top = block_max<kThreads>(raw.top, shared().warp_float[0]);
+  const float sum = raw.total(top);
   if (!(sum < INFINITY) || !(top < INFINITY)) return false;
   const float base = top + logf(sum);
   logprob = row.logits[token] - base;
@@ -579,41 +680,48 @@ __device__ bool write_logprobs(const Row& row, int* tops, int token, int wanted,
 
 // Masks to shared memory; the touched tokens get ranks, and what is added to their logits is fetched all at once: as a chain
 // of single accesses inside the passes it would cost more than reading the row.
-__device__ void prepare(Row& row, const Sample& p, int slot, bool adjusts, bool grammar) {
-  const int64_t at = static_cast<int64_t>(slot) * row.words;
-  for (int i = threadIdx.x; i < row.words; i += kThreads) {
-    row.allowed[i] = grammar ? p.allowed[at + i] & p.grammar[at + i] : p.allowed[at + i];
-    row.touched[i] = adjusts ? p.touched[at + i] : 0;
+__device__ void prepare(Row& row, bool adjusts, bool grammar) {
+  const Sample& p = row.p;
+  const int64_t at = static_cast<int64_t>(row.slot) * p.words;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < p.words; i += kThreads) {
+    const uint32_t allowed = grammar ? p.allowed[at + i] & p.grammar[at + i] : p.allowed[at + i];
+    masks()[i] = make_uint2(allowed, adjusts ? p.touched[at + i] : 0);
   }
-  row.adjusted = 0;
   __syncthreads();
   if (!adjusts) return;
-  const int each = ceil_div(row.words, kThreads);
-  const int first = threadIdx.x * each, last = min(row.words, first + each);
+  Shared& s = shared();
+  const int each = ceil_div(p.words, kThreads);
+  const int first = threadIdx.x * each, last = min(p.words, first + each);
   uint32_t mine = 0, total;
-  for (int i = first; i < last; ++i) mine += __popc(row.touched[i]);
-  uint32_t before = exclusive_sum(mine, row.s.warp_count, total);
+#pragma unroll 1
+  for (int i = first; i < last; ++i) mine += __popc(masks()[i].y);
+  uint32_t before = exclusive_sum(mine, s.warp_count, total);
   row.adjusted = total;
-  int* ids = reinterpret_cast<int*>(&row.histogram);
+  if (total > kDeltas) return;
+#pragma unroll 1
   for (int i = first; i < last; ++i) {
-    row.rank[i] = static_cast<uint16_t>(before);
-    if (total > kDeltas) break;
-    for (uint32_t bits = row.touched[i]; bits; bits &= bits - 1) ids[before++] = 32 * i + __ffs(bits) - 1;
+    row.rank()[i] = static_cast<uint16_t>(before);
+#pragma unroll 1
+    for (uint32_t bits = masks()[i].y; bits; bits &= bits - 1) s.ids[before++] = 32 * i + __ffs(bits) - 1;
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < min(row.adjusted, kDeltas); i += kThreads) {
-    if (row.adjusted <= kDeltas) row.s.delta[i] = row.delta_of(ids[i]);
-  }
+#pragma unroll 1
+  for (int i = threadIdx.x; i < row.adjusted; i += kThreads) s.delta[i] = delta_of(p, row.slot, s.ids[i]);
   __syncthreads();
 }
 
 // Counts the token. All threads must be past their last look at the counts.
-__device__ void record(const Row& row, const Sample& p, int slot, int token, float presence, float frequency, float scale) {
+__device__ __noinline__ void record(const Row row, int token, float presence, float frequency, float scale) {
+  const Sample& p = row.p;
+  const int slot = row.slot;
   const int64_t at = static_cast<int64_t>(slot) * p.vocab, word = static_cast<int64_t>(slot) * p.words + (token >> 5);
   const uint32_t bit = 1u << (token & 31);
   if (frequency != 0.0f && scale < kRescaleBelow) {
-    for (int i = threadIdx.x; i < row.words; i += kThreads) {
-      for (uint32_t bits = row.touched[i]; bits; bits &= bits - 1) p.counts[at + 32 * i + __ffs(bits) - 1] *= scale;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < row.p.words; i += kThreads) {
+#pragma unroll 1
+      for (uint32_t bits = masks()[i].y; bits; bits &= bits - 1) p.counts[at + 32 * i + __ffs(bits) - 1] *= scale;
     }
     scale = 1.0f;
     __syncthreads();
@@ -632,96 +740,58 @@ __device__ void record(const Row& row, const Sample& p, int slot, int token, flo
 }
 
 template <int kUnroll, bool kVector>
-__global__ void __launch_bounds__(kThreads, kUnroll > 4 ? 1 : 3) sample_kernel(const Sample p) {
-  extern __shared__ __align__(16) unsigned char memory[];
+__global__ void __launch_bounds__(kThreads, kUnroll > 4 ? 1 : 3) sample_kernel(const __grid_constant__ Sample p) {
   const int slot = p.slots[blockIdx.x];
   int4* result = reinterpret_cast<int4*>(p.results) + blockIdx.x;
   if (slot == p.scratch) {
     if (threadIdx.x == 0) *result = make_int4(0, 0, 0, 0);
     return;
   }
-  const float4 numbers = reinterpret_cast<const float4*>(p.numbers)[2 * slot];
-  const float4 history = reinterpret_cast<const float4*>(p.numbers)[2 * slot + 1];
-  const int4 settings = reinterpret_cast<const int4*>(p.settings)[2 * slot];
-  const int4 source = reinterpret_cast<const int4*>(p.settings)[2 * slot + 1];
-  const float frequency = numbers.w;
-  const int top_k = settings.x, flags = settings.y;
+  const float* numbers = p.numbers + 8 * slot;
+  const int* settings = p.settings + 8 * slot;
+  const int top_k = settings[0], flags = settings[1];
+  const float top_p = numbers[1];
+  Shared& s = shared();
+  Row row{p, p.logits + static_cast<int64_t>(blockIdx.x) * p.vocab, slot, p.vocab};
+  prepare(row, flags & (kPenalised | kTouched), flags & kGrammar);
 
-  Shared& s = *reinterpret_cast<Shared*>(memory);
-  unsigned char* area = memory + sizeof(Shared);
-  uint32_t* masks = reinterpret_cast<uint32_t*>(area + max(static_cast<int>(sizeof(Histogram)), p.words * 4));
-  const int64_t at = static_cast<int64_t>(slot) * p.vocab;
-  Row row{s, *reinterpret_cast<Histogram*>(area), *reinterpret_cast<Inside*>(area), reinterpret_cast<uint32_t*>(area), masks,
-          masks + p.words, reinterpret_cast<uint16_t*>(masks + 2 * p.words),
-          p.logits + static_cast<int64_t>(blockIdx.x) * p.vocab, p.bias + at, p.counts + at, frequency * history.y, p.vocab,
-          p.words, 0};
-  prepare(row, p, slot, flags & (kPenalised | kTouched), flags & kGrammar);
-
-  const bool cuts = numbers.y < 1.0f || top_k > 0;
-  Race race{static_cast<uint32_t>(source.x), static_cast<uint32_t>(source.y), static_cast<uint32_t>(settings.w),
-            1.0f / fmaxf(numbers.x, kLeastTemperature), -INFINITY};
-  Softmax softmax;
-  bool bad = false;
+  const bool cuts = top_p < 1.0f || top_k > 0;
+  First first;
   if (flags & kGreedy) {
-    each_quad<kUnroll, kVector>(row, [&](int quad, float(&x)[4]) {
-      row.adjust(quad, x);
-      bad |= broken(x);
-      const float here = largest(x);
-      if (here > race.best) {
-        race.best = softmax.top = here;
-        race.id = 4 * quad + (x[0] == here ? 0 : x[1] == here ? 1 : x[2] == here ? 2 : 3);
-      }
-    });
+    first = look_for_best<kUnroll, kVector>(row);
   } else if (cuts) {
-    each_quad<kUnroll, kVector>(row, [&](int quad, float(&x)[4]) {
-      row.adjust(quad, x);
-      bad |= broken(x);
-      softmax.add(x);
-    });
+    first = add_up<kUnroll, kVector>(row);
   } else {
-    each_quad<kUnroll, kVector>(row, [&](int quad, float(&x)[4]) {
-      row.adjust(quad, x);
-      bad |= broken(x);
-      const float here = largest(x);
-      if (here == -INFINITY) return;
-      if (here > race.reference) race.move(here);
-      const uint4 bits = race.bits(quad);
-      race.offer(x[0], 4 * quad, bits.x);
-      race.offer(x[1], 4 * quad + 1, bits.y);
-      race.offer(x[2], 4 * quad + 2, bits.z);
-      race.offer(x[3], 4 * quad + 3, bits.w);
-    });
-    softmax.top = race.reference;
+    first = race_all<kUnroll, kVector>(row);
   }
-  const float top = block_max<kThreads>(softmax.top, s.warp_float[0]);
-  int status = __syncthreads_or(bad) || !(top < INFINITY);
+  const float top = block_max<kThreads>(first.top, s.warp_float[0]);
+  int status = __syncthreads_or(first.bad) || !(top < INFINITY);
   if (!status && top == -INFINITY) {
     bool open = false;
-    for (int i = threadIdx.x; i < row.words; i += kThreads) open |= row.allowed[i] != 0;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < row.p.words; i += kThreads) open |= masks()[i].x != 0;
     status = __syncthreads_or(open) ? 1 : 2;
   }
   int token = 0;
   float logprob = 0.0f;
   if (!status) {
-    if (!(flags & kGreedy)) {
-      if (cuts) {
-        race_kept<kUnroll, kVector>(row, race, softmax.top, top, softmax.total(top, s), numbers.y, top_k);
-      } else {
-        race.move(top);
-      }
+    if (cuts && !(flags & kGreedy)) {
+      const float sum = block_sum<kThreads>(first.top == -INFINITY ? 0.0f : __fmul_rn(first.value, mass_of(first.top, top)), s.warp_float[1]);
+      first = race_kept<kUnroll, kVector>(row, first.top, top, sum, top_p, top_k);
+    } else if (!(flags & kGreedy)) {
+      first.value = __fadd_rn(first.value, __fmul_rn(__fsub_rn(first.top, top), 1.0f / fmaxf(numbers[0], kLeastTemperature)));
     }
-    token = ranked_id(block_most(ranked(race.best, race.id), s));
+    token = ranked_id(block_most(ranked(first.value, first.id)));
     if (flags & kLogprobs) {
-      __syncthreads();
-      if (!write_logprobs<kVector>(row, p.tops + 2 * kTops * static_cast<int64_t>(blockIdx.x), token, settings.z, source.z, logprob)) {
-        status = 1, token = 0;
-      }
+      int* tops = p.tops + 2 * kTops * static_cast<int64_t>(blockIdx.x);
+      if (!write_logprobs<kVector>(row, tops, token, settings[2], settings[6], logprob)) status = 1, token = 0;
     }
+    const float presence = numbers[2], frequency = numbers[3], scale = numbers[5] * numbers[4];
     __syncthreads();
-    if (!status && flags & kPenalised) record(row, p, slot, token, numbers.z, frequency, history.y * history.x);
+    if (!status && flags & kPenalised) record(row, token, presence, frequency, scale);
   }
   if (threadIdx.x == 0) {
-    p.settings[8 * slot + 3] = settings.w + 1;
+    p.settings[8 * slot + 3] += 1;
     p.last[slot] = token;
     *result = make_int4(token, status, __float_as_int(logprob), 0);
   }
@@ -732,9 +802,8 @@ __global__ void __launch_bounds__(kThreads, kUnroll > 4 ? 1 : 3) sample_kernel(c
 cudaError_t sample(const Sample& p, cudaStream_t stream) {
   if (p.rows <= 0) return cudaSuccess;
   const bool vector = p.vocab % 4 == 0;
-  auto* kernel = !vector ? sample_kernel<4, false> : p.rows <= kFewRows ? sample_kernel<8, true> : sample_kernel<4, true>;
-  const int area = p.words * 4 > static_cast<int>(sizeof(Histogram)) ? p.words * 4 : static_cast<int>(sizeof(Histogram));
-  const int bytes = static_cast<int>(sizeof(Shared)) + area + p.words * 10;
+  auto* kernel = !vector ? sample_kernel<2, false> : p.rows <= kFewRows ? sample_kernel<8, true> : sample_kernel<2, true>;
+  const int bytes = shared_bytes(p.words);
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
   kernel<<<p.rows, kThreads, bytes, stream>>>(p);
