@@ -19,7 +19,6 @@ constexpr int kTeam = 128;             // threads of each half of the block
 constexpr int kKeys = 8;               // neighbouring keys of a thread
 constexpr int kLanes = kHeadSize / kKeys;
 constexpr int kRows = 4;               // neighbouring rows of the state of a thread
-enum Barrier : int { kBlock = 1, kPreparers = 2 };
 static_assert(kTeam == kChunk * kLanes && kTeam == kHeadSize / kRows * kLanes, "a token, or four rows, for every eight threads");
 
 // One chunk's vectors as the recurrence takes them. Those over keys have the first fours of all lanes side by side and
@@ -58,13 +57,10 @@ __device__ __forceinline__ void get8(const float* from, int lane, float (&value)
   value[4] = high.x, value[5] = high.y, value[6] = high.z, value[7] = high.w;
 }
 
-// A barrier with a name, because the halves of the block wait at different places of the program.
-template <Barrier name, int threads>
-__device__ __forceinline__ void wait_for() {
-  asm volatile("bar.sync %0, %1;" ::"n"(name), "n"(threads) : "memory");
-}
-__device__ __forceinline__ void team_barrier() { wait_for<kPreparers, kTeam>(); }
-__device__ __forceinline__ void block_barrier() { wait_for<kBlock, 2 * kTeam>(); }
+// Barriers with names, because the halves of the block wait at different places of the program.
+__device__ __forceinline__ void block_barrier() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
+__device__ __forceinline__ void team_barrier() { asm volatile("bar.sync 2, 128;" ::: "memory"); }
+static_assert(kTeam == 128, "the barriers say so in numbers");
 
 // --- The half that prepares and finishes: eight threads for a token --------------------------------------------------
 
@@ -108,6 +104,7 @@ struct Preparer {
     }
     if (in_warp == kWarp / kLanes - 1) put8(shared.totals[warp], lane(), with);
     team_barrier();
+#pragma unroll 1
     for (int i = 0; i < warp; ++i) {
       float total[kKeys];
       get8(shared.totals[i], lane(), total);
@@ -138,10 +135,11 @@ struct Preparer {
     const bool here = valid(chunk);
     const int64_t at = offset(chunk);
     float r[kKeys], k[kKeys], a[kKeys], log_decay[kKeys], with[kKeys], without[kKeys], base[kKeys];
+    const float scale_here = here ? kDecayScale : 0.0f;
     load(p.w_up, at, here, log_decay);
     load(p.w0, base);
 #pragma unroll
-    for (int e = 0; e < kKeys; ++e) log_decay[e] = here ? kDecayScale * sigmoid(base[e] + log_decay[e]) : 0.0f;
+    for (int e = 0; e < kKeys; ++e) log_decay[e] = scale_here * sigmoid(base[e] + log_decay[e]);
     load(p.r, at, here, r);
     load(p.k, at, here, k);
     load(p.a_up, at, here, a);
