@@ -104,7 +104,7 @@ def _load_built(job: Job, cache: Path) -> tuple[Path, str]:
     return path, "build" if made else "cache"
 
 
-def sources_facts() -> TorchFacts:
+def cuda_torch_facts() -> TorchFacts:
     """The facts for a build by hand. Raises DeviceError when this torch has no CUDA."""
     facts = torch_facts()
     if facts.cuda is None:

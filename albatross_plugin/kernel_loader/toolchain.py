@@ -168,20 +168,22 @@ def find_toolchain(
     """
     environ = os.environ if environ is None else environ
     problems: list[str] = []
-    found = {"nvcc": "", "version": "", "cxx": "", "ninja": ""}
-    runtime = (Path(), Path())
+    nvcc, version, runtime, cxx, ninja = "", "", (Path(), Path()), "", ""
     try:
-        found["nvcc"] = nvcc = _find_nvcc(facts, environ)
-        found["version"] = _check_version(nvcc, facts, environ)
-        _check_archs(nvcc, found["version"], archs, environ)
-        runtime = _runtime(_cuda_home(nvcc, environ, scratch), found["version"].partition(".")[0])
+        nvcc = _find_nvcc(facts, environ)
+        version = _check_version(nvcc, facts, environ)
+        _check_archs(nvcc, version, archs, environ)
+        runtime = _runtime(_cuda_home(nvcc, environ, scratch), version.partition(".")[0])
     except Missing as problem:
         problems.append(str(problem))
-    for key, find in (("cxx", lambda: _find_cxx(environ)), ("ninja", lambda: _find_ninja(environ, packaged_ninja))):
-        try:
-            found[key] = find()
-        except Missing as problem:
-            problems.append(str(problem))
+    try:
+        cxx = _find_cxx(environ)
+    except Missing as problem:
+        problems.append(str(problem))
+    try:
+        ninja = _find_ninja(environ, packaged_ninja)
+    except Missing as problem:
+        problems.append(str(problem))
     if problems:
         raise DeviceError("; ".join(problems) + ".")
-    return Toolchain(found["nvcc"], found["version"], *runtime, found["cxx"], found["ninja"])
+    return Toolchain(nvcc, version, *runtime, cxx, ninja)
