@@ -57,10 +57,9 @@ __device__ __forceinline__ void get8(const float* from, int lane, float (&value)
   value[4] = high.x, value[5] = high.y, value[6] = high.z, value[7] = high.w;
 }
 
-// Barriers with names, because the halves of the block wait at different places of the program.
-__device__ __forceinline__ void block_barrier() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
-__device__ __forceinline__ void team_barrier() { asm volatile("bar.sync 2, 128;" ::: "memory"); }
-static_assert(kTeam == 128, "the barriers say so in numbers");
+// A barrier of the preparing half alone; barrier 0 is __syncthreads.
+__device__ __forceinline__ void team_barrier() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
+static_assert(kTeam == 128, "the barrier says so in numbers");
 
 // --- The half that prepares and finishes: eight threads for a token --------------------------------------------------
 
@@ -228,9 +227,9 @@ struct Tile {
   float at[kRows][kKeys];
 };
 
-// One token's vectors, in registers before they are needed.
+// One token's vectors, read while the token before is worked on.
 struct Token {
-  float decayed_kk[kKeys], decayed_r[kKeys], b[kKeys], k[kKeys];
+  float decayed_kk[kKeys], decayed_r[kKeys], k[kKeys];
   float4 v;
   float2 scalars;
 
@@ -238,27 +237,28 @@ struct Token {
     get8(chunk.decayed_kk[time], lane, decayed_kk);
     get8(chunk.decayed_r[time], lane, decayed_r);
     get8(chunk.k[time], lane, k);
-    get8(chunk.b[time], lane, b);
     v = *reinterpret_cast<const float4*>(chunk.v[time] + row);
     scalars = chunk.scalars[time];
   }
 };
 
-// y overwrites v of the same rows: they belong to eight lanes of one warp, all of which have read v before.
-__device__ __forceinline__ void advance(Tile& state, const Token& token, float* y_rows, int lane) {
-  float removed[kRows], y[kRows];
+// What the next token waits for comes first: the sum S kk, which every lane gets in three exchanges. The rest fills the time
+// that they take, and the reads of shared memory stand behind them, because they use the same way.
+__device__ __forceinline__ void advance(Tile& state, const Token& token, Token& next, Chunk& chunk, int time, int lane, int row) {
+  float removed[kRows], y[kRows], b[kKeys];
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     removed[i] = state.at[i][0] * token.decayed_kk[0];
 #pragma unroll
     for (int e = 1; e < kKeys; ++e) removed[i] = fmaf(state.at[i][e], token.decayed_kk[e], removed[i]);
   }
-  // The next token waits for this sum, so every lane gets it in three exchanges; what follows fills the time they take.
 #pragma unroll
   for (int distance = 1; distance < kLanes; distance *= 2) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) removed[i] += __shfl_xor_sync(kAllLanes, removed[i], distance);
   }
+  get8(chunk.b[time], lane, b);
+  next.load(chunk, (time + 1) % kChunk, lane, row);  // past the last token: read in vain
   const float v[kRows] = {token.v.x, token.v.y, token.v.z, token.v.w};
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
@@ -271,7 +271,7 @@ __device__ __forceinline__ void advance(Tile& state, const Token& token, float* 
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
 #pragma unroll
-    for (int e = 0; e < kKeys; ++e) state.at[i][e] = fmaf(-removed[i], token.b[e], state.at[i][e]);
+    for (int e = 0; e < kKeys; ++e) state.at[i][e] = fmaf(-removed[i], b[e], state.at[i][e]);
   }
   // Nobody waits for y: each exchange halves what a lane still has, and lane 0 to 3 ends with row 2 * bit 0 + bit 1.
   const bool odd = lane & 1, high = lane & 2;
@@ -281,23 +281,22 @@ __device__ __forceinline__ void advance(Tile& state, const Token& token, float* 
   sum += __shfl_xor_sync(kAllLanes, sum, 4);
   const float gone = odd ? (high ? removed[3] : removed[2]) : (high ? removed[1] : removed[0]);
   const float value = odd ? (high ? v[3] : v[2]) : (high ? v[1] : v[0]);
-  if (lane < kRows) y_rows[2 * odd + high] = fmaf(value, token.scalars.y, fmaf(-gone, token.scalars.x, sum));
+  // y overwrites v of the same rows, which belong to eight lanes of this warp: all of them read v one token ago, before the
+  // exchanges since. The fence keeps a lane that runs ahead from reading the chunk's first y as v.
+  if (lane < kRows) chunk.v[time][row + 2 * odd + high] = fmaf(value, token.scalars.y, fmaf(-gone, token.scalars.x, sum));
+  __syncwarp();
 }
 
 __device__ __forceinline__ void advance_chunk(Tile& state, Chunk& chunk, int tokens, int lane, int row) {
-  Token now, next;
-  now.load(chunk, 0, lane, row);
-  // Two tokens a turn, so that the two sets of registers need no copies. A token past the last is read in vain, within
-  // the chunk, and an odd last token stands alone.
+  Token even, odd;
+  even.load(chunk, 0, lane, row);
+  __syncwarp();
+  // Two tokens a turn, so that the two sets of registers need no copies.
 #pragma unroll 1
   for (int time = 0; time < tokens; time += 2) {
-    next.load(chunk, time + 1, lane, row);
-    __syncwarp();
-    advance(state, now, chunk.v[time] + row, lane);
+    advance(state, even, odd, chunk, time, lane, row);
     if (time + 1 == tokens) break;
-    now.load(chunk, (time + 2) % kChunk, lane, row);
-    __syncwarp();
-    advance(state, next, chunk.v[time + 1] + row, lane);
+    advance(state, odd, even, chunk, time + 1, lane, row);
   }
   float decay[kKeys];
   get8(chunk.decay, lane, decay);
@@ -355,16 +354,16 @@ __global__ void __launch_bounds__(2 * kTeam, 2) sequence_kernel(Wkv p) {
 
   if (threadIdx.x >= kTeam) {
     const Preparer preparer = {p, place, shared, static_cast<int>(threadIdx.x) - kTeam};
-    Kept before = {}, now, next = {};
-    preparer.prepare(0, now);
-    block_barrier();
-    for (int chunk = 0; chunk < chunks; ++chunk) {
+    Kept before = {}, now = {}, next = {};
+    // Each turn but the first belongs to the chunk that the other half advances.
+#pragma unroll 1
+    for (int chunk = -1; chunk < chunks; ++chunk) {
       // The finish reads what the preparation overwrites; the same thread does both in the same places.
       if (chunk > 0) preparer.finish(chunk - 1, before);
       if (chunk + 1 < chunks) preparer.prepare(chunk + 1, next);
       before = now;
       now = next;
-      block_barrier();
+      __syncthreads();
     }
     preparer.finish(chunks - 1, before);
   } else {
@@ -373,11 +372,11 @@ __global__ void __launch_bounds__(2 * kTeam, 2) sequence_kernel(Wkv p) {
                        ((static_cast<int64_t>(slot) * gridDim.x + head) * kHeadSize + first) * kHeadSize + lane * kKeys;
     Tile state;
     load_tile(state, own);
-    block_barrier();
+    __syncthreads();
     for (int chunk = 0; chunk < chunks; ++chunk) {
       const int left = place.length - chunk * kChunk;
       advance_chunk(state, shared.chunk[chunk % 2], left < kChunk ? left : kChunk, lane, first);
-      block_barrier();
+      __syncthreads();
     }
     store_tile(state, own);
   }
