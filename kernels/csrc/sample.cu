@@ -178,28 +178,17 @@ struct Row {
   }
 };
 
-template <bool kVector>
-__device__ __forceinline__ float4 load_quad(const Row& row, int quad) {
-  if constexpr (kVector) {
-    return __ldg(reinterpret_cast<const float4*>(row.logits) + quad);
-  } else {
-    const int i = 4 * quad;
-    return make_float4(row.logits[i], i + 1 < row.vocab ? row.logits[i + 1] : -INFINITY,
-                       i + 2 < row.vocab ? row.logits[i + 2] : -INFINITY, i + 3 < row.vocab ? row.logits[i + 3] : -INFINITY);
-  }
-}
-
 // f(quad, x[4]) for tokens 4 * quad to 4 * quad + 3, raw. A thread's quads and their order do not depend on kUnroll.
-template <int kUnroll, bool kVector, class F>
+template <int kUnroll, class F>
 __device__ __forceinline__ void each_quad(const Row& row, F&& f) {
-  const int quads = ceil_div(row.vocab, 4);
+  const int quads = row.vocab / 4;
 #pragma unroll 1
   for (int first = threadIdx.x; first < quads; first += kThreads * kUnroll) {
     float4 raw[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const int quad = first + u * kThreads;
-      if (quad < quads) raw[u] = load_quad<kVector>(row, quad);
+      if (quad < quads) raw[u] = __ldg(reinterpret_cast<const float4*>(row.logits) + quad);
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
@@ -301,12 +290,12 @@ struct First {
   bool bad;
 };
 
-template <int kUnroll, bool kVector>
+template <int kUnroll>
 __device__ __noinline__ First look_for_best(const Row row) {
   float best = -INFINITY;
   int id = 0;
   bool bad = false;
-  each_quad<kUnroll, kVector>(row, [&](int quad, float(&x)[4]) {
+  each_quad<kUnroll>(row, [&](int quad, float(&x)[4]) {
     row.adjust(quad, x);
     bad |= broken(x);
     const float here = largest(x);
@@ -318,11 +307,11 @@ __device__ __noinline__ First look_for_best(const Row row) {
   return {best, best, id, bad};
 }
 
-template <int kUnroll, bool kVector>
+template <int kUnroll>
 __device__ __noinline__ First add_up(const Row row) {
   Softmax softmax;
   bool bad = false;
-  each_quad<kUnroll, kVector>(row, [&](int quad, float(&x)[4]) {
+  each_quad<kUnroll>(row, [&](int quad, float(&x)[4]) {
     row.adjust(quad, x);
     bad |= broken(x);
     softmax.add(x);
@@ -330,11 +319,11 @@ __device__ __noinline__ First add_up(const Row row) {
   return {softmax.top, softmax.sum, 0, bad};
 }
 
-template <int kUnroll, bool kVector>
+template <int kUnroll>
 __device__ __noinline__ First race_all(const Row row) {
   Race race(row, -INFINITY);
   bool bad = false;
-  each_quad<kUnroll, kVector>(row, [&](int quad, float(&x)[4]) {
+  each_quad<kUnroll>(row, [&](int quad, float(&x)[4]) {
     row.adjust(quad, x);
     bad |= broken(x);
     const float here = largest(x);
@@ -434,14 +423,14 @@ __device__ __noinline__ float depth_of(float own, float top, int count) {
 }
 
 // f(token, x) for every candidate: from the list when all are in it, else from the row.
-template <bool kVector, class F>
+template <class F>
 __device__ __forceinline__ void each_candidate(const Row& row, const Span& span, F&& f) {
   if (shared().listed <= kListed) {
 #pragma unroll 1
     for (int i = threadIdx.x; i < shared().listed; i += kThreads) f(shared().id[i], shared().value[i]);
     return;
   }
-  each_quad<2, kVector>(row, [&](int quad, float(&x)[4]) {
+  each_quad<2>(row, [&](int quad, float(&x)[4]) {
     row.adjust(quad, x);
     if (largest(x) < span.floor) return;
 #pragma unroll
@@ -472,14 +461,13 @@ __device__ __forceinline__ void list(int quad, const float (&x)[4], float floor,
 }
 
 // The id of the `room`-th candidate with this key, in the order of ids.
-template <bool kVector>
 __device__ __noinline__ int last_of_equals(const Row row, const Span& span, uint32_t key, uint32_t room) {
   uint32_t* marks = row.marks();
 #pragma unroll 1
   for (int i = threadIdx.x; i < row.p.words; i += kThreads) marks[i] = 0;
   if (threadIdx.x == 0) shared().last_id = INT_MAX;
   __syncthreads();
-  each_candidate<kVector>(row, span, [&](int token, float x) {
+  each_candidate(row, span, [&](int token, float x) {
     if (order_key(x) == key) atomicOr(&marks[token >> 5], 1u << (token & 31));
   });
   __syncthreads();
@@ -502,7 +490,6 @@ __device__ __noinline__ int last_of_equals(const Row row, const Span& span, uint
 
 // The cutoff, exactly: where the entries of the crossing bin are too many to compare pair by pair, a finer histogram over
 // their keys follows.
-template <bool kVector>
 __device__ __noinline__ Cut find_cut(const Row row, const Span span, const Limits limits) {
   Shared& s = shared();
   Crossing c = find_crossing(limits, 0, 0);
@@ -516,7 +503,7 @@ __device__ __noinline__ Cut find_cut(const Row row, const Span span, const Limit
     __syncthreads();
     uint32_t least = ~0u, most = 0;
     bool full = false;
-    each_candidate<kVector>(row, span, [&](int, float x) {
+    each_candidate(row, span, [&](int, float x) {
       const uint32_t key = order_key(x);
       if (narrowed ? key < low || key > high : span.bin(x) != bin) return;
       least = min(least, key);
@@ -534,7 +521,7 @@ __device__ __noinline__ Cut find_cut(const Row row, const Span span, const Limit
     __syncthreads();
     const int shift = max(0, 32 - __clz(high - low) - 10);
     static_assert(kBins == 1 << 10, "the shift leaves ten bits");
-    each_candidate<kVector>(row, span, [&](int, float x) {
+    each_candidate(row, span, [&](int, float x) {
       const uint32_t key = order_key(x);
       if (key >= low && key <= high) add((high - key) >> shift, span.mass(x));
     });
@@ -566,16 +553,16 @@ __device__ __noinline__ Cut find_cut(const Row row, const Span span, const Limit
   }
   if (limits.count == UINT_MAX || equal <= limits.count - above) return {key, INT_MAX};
   __syncthreads();
-  return {key, last_of_equals<kVector>(row, span, key, limits.count - above)};
+  return {key, last_of_equals(row, span, key, limits.count - above)};
 }
 
 // Fills the histogram and the list with the candidates.
-template <int kUnroll, bool kVector>
+template <int kUnroll>
 __device__ __noinline__ void collect(const Row row, const Span span) {
   clear_histogram();
   if (threadIdx.x == 0) shared().listed = 0;
   __syncthreads();
-  each_quad<kUnroll, kVector>(row, [&](int quad, float(&x)[4]) {
+  each_quad<kUnroll>(row, [&](int quad, float(&x)[4]) {
     row.adjust(quad, x);
     if (largest(x) < span.floor) return;
     list(quad, x, span.floor, INT_MAX);
@@ -588,7 +575,7 @@ __device__ __noinline__ void collect(const Row row, const Span span) {
 }
 
 // The winner among what nucleus and top_k leave. `own` is the maximum of this thread's tokens, `sum` the block's softmax sum.
-template <int kUnroll, bool kVector>
+template <int kUnroll>
 __device__ __noinline__ First race_kept(const Row row, float own, float top, float sum, float top_p, int top_k) {
   // Tokens deeper than this have less than half of the mass that top_p leaves out, all together: they cannot matter.
   float depth = kWidest;
@@ -602,10 +589,10 @@ __device__ __noinline__ First race_kept(const Row row, float own, float top, flo
     limits.count = top_k;
   }
   const Span span{top, depth < kWidest ? top - depth : -FLT_MAX, kBins / depth};
-  collect<kUnroll, kVector>(row, span);
-  const Cut cut = find_cut<kVector>(row, span, limits);
+  collect<kUnroll>(row, span);
+  const Cut cut = find_cut(row, span, limits);
   Race race(row, top);
-  each_candidate<kVector>(row, span, [&](int token, float x) {
+  each_candidate(row, span, [&](int token, float x) {
     const uint32_t key = order_key(x);
     if (key > cut.key || (key == cut.key && token <= cut.last_id)) race.offer_one(x, token);
   });
@@ -615,7 +602,6 @@ __device__ __noinline__ First race_kept(const Row row, float own, float top, flo
 // --- Log-probabilities ---------------------------------------------------------------------------------------------
 
 // The `wanted` best tokens below `limit`, best first; -1 where there are no more.
-template <bool kVector>
 __device__ void write_tops(const Row& row, int* tops, int wanted, int limit, float own, float base) {
   Shared& s = shared();
   if (threadIdx.x < kTops) tops[threadIdx.x] = -1;
@@ -624,7 +610,7 @@ __device__ void write_tops(const Row& row, int* tops, int wanted, int limit, flo
   const float floor = depth < kWidest ? top - depth : -FLT_MAX;
   if (threadIdx.x == 0) s.listed = 0;
   __syncthreads();
-  each_quad<2, kVector>(row, [&](int quad, float(&x)[4]) { list(quad, x, floor, limit); });
+  each_quad<2>(row, [&](int quad, float(&x)[4]) { list(quad, x, floor, limit); });
   __syncthreads();
   const int listed = s.listed;
   if (listed <= kListed) {
@@ -642,7 +628,7 @@ __device__ void write_tops(const Row& row, int* tops, int wanted, int limit, flo
 #pragma unroll 1
   for (int i = 0; i < wanted; ++i) {
     Wide best = 0;
-    each_quad<2, kVector>(row, [&](int quad, float(&x)[4]) {
+    each_quad<2>(row, [&](int quad, float(&x)[4]) {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const Wide rank = ranked(x[k], 4 * quad + k);
@@ -657,11 +643,10 @@ __device__ void write_tops(const Row& row, int* tops, int wanted, int limit, flo
 }
 
 // Of the raw logits: the token's log-softmax, and the best alternatives. False when the numbers are not finite.
-template <bool kVector>
 __device__ __noinline__ bool write_logprobs(const Row row, int* tops, int token, int wanted, int limit, float& logprob) {
   Softmax raw;
   float own = -INFINITY;
-  each_quad<2, kVector>(row, [&](int quad, float(&x)[4]) {
+  each_quad<2>(row, [&](int quad, float(&x)[4]) {
     raw.add(x);
     if (4 * quad + 3 < limit) own = fmaxf(own, largest(x));
   });
@@ -672,7 +657,7 @@ __device__ __noinline__ bool write_logprobs(const Row row, int* tops, int token,
   const float base = top + logf(sum);
   logprob = row.logits[token] - base;
   __syncthreads();
-  if (wanted > 0) write_tops<kVector>(row, tops, min(wanted, kTops), limit, own, base);
+  if (wanted > 0) write_tops(row, tops, min(wanted, kTops), limit, own, base);
   return true;
 }
 
@@ -739,7 +724,7 @@ __device__ __noinline__ void record(const Row row, int token, float presence, fl
   p.touched[word] |= bit;
 }
 
-template <int kUnroll, bool kVector>
+template <int kUnroll>
 __global__ void __launch_bounds__(kThreads, kUnroll > 4 ? 1 : 3) sample_kernel(const __grid_constant__ Sample p) {
   const int slot = p.slots[blockIdx.x];
   int4* result = reinterpret_cast<int4*>(p.results) + blockIdx.x;
@@ -758,11 +743,11 @@ __global__ void __launch_bounds__(kThreads, kUnroll > 4 ? 1 : 3) sample_kernel(c
   const bool cuts = top_p < 1.0f || top_k > 0;
   First first;
   if (flags & kGreedy) {
-    first = look_for_best<kUnroll, kVector>(row);
+    first = look_for_best<kUnroll>(row);
   } else if (cuts) {
-    first = add_up<kUnroll, kVector>(row);
+    first = add_up<kUnroll>(row);
   } else {
-    first = race_all<kUnroll, kVector>(row);
+    first = race_all<kUnroll>(row);
   }
   const float top = block_max<kThreads>(first.top, s.warp_float[0]);
   int status = __syncthreads_or(first.bad) || !(top < INFINITY);
@@ -777,14 +762,14 @@ __global__ void __launch_bounds__(kThreads, kUnroll > 4 ? 1 : 3) sample_kernel(c
   if (!status) {
     if (cuts && !(flags & kGreedy)) {
       const float sum = block_sum<kThreads>(first.top == -INFINITY ? 0.0f : __fmul_rn(first.value, mass_of(first.top, top)), s.warp_float[1]);
-      first = race_kept<kUnroll, kVector>(row, first.top, top, sum, top_p, top_k);
+      first = race_kept<kUnroll>(row, first.top, top, sum, top_p, top_k);
     } else if (!(flags & kGreedy)) {
       first.value = __fadd_rn(first.value, __fmul_rn(__fsub_rn(first.top, top), 1.0f / fmaxf(numbers[0], kLeastTemperature)));
     }
     token = ranked_id(block_most(ranked(first.value, first.id)));
     if (flags & kLogprobs) {
       int* tops = p.tops + 2 * kTops * static_cast<int64_t>(blockIdx.x);
-      if (!write_logprobs<kVector>(row, tops, token, settings[2], settings[6], logprob)) status = 1, token = 0;
+      if (!write_logprobs(row, tops, token, settings[2], settings[6], logprob)) status = 1, token = 0;
     }
     const float presence = numbers[2], frequency = numbers[3], scale = numbers[5] * numbers[4];
     __syncthreads();
@@ -793,7 +778,7 @@ __global__ void __launch_bounds__(kThreads, kUnroll > 4 ? 1 : 3) sample_kernel(c
   if (threadIdx.x == 0) {
     p.settings[8 * slot + 3] += 1;
     p.last[slot] = token;
-    *result = make_int4(token, status, __float_as_int(logprob), 0);
+    *result = make_int4(token, status, __float_as_int(logprob), flags & kLogprobs ? 1 + settings[2] : 0);
   }
 }
 
@@ -801,8 +786,7 @@ __global__ void __launch_bounds__(kThreads, kUnroll > 4 ? 1 : 3) sample_kernel(c
 
 cudaError_t sample(const Sample& p, cudaStream_t stream) {
   if (p.rows <= 0) return cudaSuccess;
-  const bool vector = p.vocab % 4 == 0;
-  auto* kernel = !vector ? sample_kernel<2, false> : p.rows <= kFewRows ? sample_kernel<8, true> : sample_kernel<2, true>;
+  auto* kernel = p.rows <= kFewRows ? sample_kernel<8> : sample_kernel<2>;
   const int bytes = shared_bytes(p.words);
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
