@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from albatross_plugin.detokenizer import Detokenizer
-from albatross_plugin.engine.core import AsyncEngineCompletion, Delivery, Token
+from albatross_plugin.engine.core import AsyncEngineCompletion, Delivery, NewTokens
 from albatross_plugin.engine.messages import Failed, Finished, PromptLogprobs, TokenLogprobs
-from albatross_plugin.engine.request import END_OF_TEXT, FinishReason, SamplingParams
+from albatross_plugin.engine.request import FinishReason, SamplingParams
 from albatross_plugin.errors import GenerationError
 
 FiveTuple = tuple[str, str, str, int, int]
 
 
-@dataclass
+@dataclass(slots=True)
 class Piece:
     """News of one choice: new text, and, once, why it ended. ``tokens`` counts all sampled so far, end token included."""
 
@@ -36,18 +36,29 @@ class _Choice:
         self.tokens = 0
         self.done = False
         self._detokenizer = Detokenizer(token_bytes, stops)
-        self._ends = params.stop_token_ids if params.ignore_eos else params.stop_token_ids | {END_OF_TEXT}
+        self._ends = params.end_token_ids
 
-    def token(self, token: Token) -> Piece:
-        self.tokens += 1
-        text = "" if token.token_id in self._ends else self._detokenizer.push(token.token_id)
-        piece = Piece(self.index, text, self.tokens)
-        if token.logprobs is not None:
-            piece.logprobs.append(token.logprobs)
-        if self._detokenizer.stopped:
-            self.done = True
-            piece.finish_reason = FinishReason.STOP
-        return piece
+    def tokens_apart(self, event: NewTokens) -> list[Piece]:
+        """One piece for each token, up to the one that completes a stop."""
+        pieces = []
+        for place, token_id in enumerate(event.token_ids):
+            numbers = None if event.logprobs is None else event.logprobs[place : place + 1]
+            pieces.append(self.tokens_together(NewTokens([token_id], numbers)))
+            if self.done:
+                break
+        return pieces
+
+    def tokens_together(self, event: NewTokens) -> Piece:
+        """One piece for all of the tokens, up to the one that completes a stop."""
+        token_ids = event.token_ids
+        # The engine samples nothing after an end token.
+        text, taken = self._detokenizer.push_all(token_ids[:-1] if token_ids[-1] in self._ends else token_ids)
+        if not self._detokenizer.stopped:
+            self.tokens += len(token_ids)
+            return Piece(self.index, text, self.tokens, None, event.logprobs or [])
+        self.done = True
+        self.tokens += taken
+        return Piece(self.index, text, self.tokens, FinishReason.STOP, (event.logprobs or [])[:taken])
 
     def finished(self, event: Finished) -> Piece:
         self.done = True
@@ -80,16 +91,20 @@ class AlbatrossCompletion:
     @property
     def completion_tokens(self) -> int:
         """Tokens sampled so far, over all choices."""
-        return sum(choice.tokens for choice in self._choices)
+        choices = self._choices
+        return choices[0].tokens if len(choices) == 1 else sum(choice.tokens for choice in choices)
 
     @property
     def finish_reason(self) -> FinishReason | None:
         return self.finish_reasons[0]
 
-    async def pieces(self) -> list[Piece]:
-        """Wait for news; an empty list says that every choice has ended."""
+    async def pieces(self, merge_from: int | None = None) -> list[Piece]:
+        """Wait for news; an empty list says that every choice has ended.
+
+        Each token makes a piece of its own; where ``merge_from`` or more of one choice have gathered, they make one together.
+        """
         while self._open:
-            news = self._digest(await self._source.next_events())
+            news = self._digest(await self._source.next_events(), merge_from)
             if news:
                 return news
         return self._end()
@@ -97,7 +112,7 @@ class AlbatrossCompletion:
     def pieces_sync(self, timeout: float | None = None) -> list[Piece]:
         """As ``pieces``, blocking. Raises TimeoutError after ``timeout`` seconds without an event."""
         while self._open:
-            news = self._digest(self._source.next_events_sync(timeout))
+            news = self._digest(self._source.next_events_sync(timeout), None)
             if news:
                 return news
         return self._end()
@@ -108,7 +123,7 @@ class AlbatrossCompletion:
             raise self._error
         return []
 
-    def _digest(self, deliveries: list[Delivery]) -> list[Piece]:
+    def _digest(self, deliveries: list[Delivery], merge_from: int | None) -> list[Piece]:
         if not deliveries:
             self._open = 0
             self._error = GenerationError("the engine ended without an answer", status=503, code="model_unavailable")
@@ -117,14 +132,18 @@ class AlbatrossCompletion:
             choice = self._choices[index]
             if choice.done:
                 continue
-            if isinstance(event, Token):
-                piece = choice.token(event)
+            if isinstance(event, NewTokens):
+                count = len(event.token_ids)
+                if count == 1 or (merge_from is not None and count >= merge_from):
+                    news.append(choice.tokens_together(event))
+                else:
+                    news += choice.tokens_apart(event)
                 if choice.done:
                     self._source.stop(index)
             elif isinstance(event, Finished):
-                piece = choice.finished(event)
+                news.append(choice.finished(event))
             elif isinstance(event, PromptLogprobs):
-                piece = Piece(index, "", choice.tokens, prompt_logprobs=event.entries)
+                news.append(Piece(index, "", choice.tokens, prompt_logprobs=event.entries))
             elif isinstance(event, Failed):
                 self.abort()
                 code = "model_unavailable" if event.status == 503 else "engine_error"
@@ -132,8 +151,7 @@ class AlbatrossCompletion:
                 break
             if choice.done:
                 self._open -= 1
-                self.finish_reasons[index] = piece.finish_reason
-            news.append(piece)
+                self.finish_reasons[index] = news[-1].finish_reason
         return news
 
     def __iter__(self) -> Iterator[FiveTuple]:

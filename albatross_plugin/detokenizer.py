@@ -5,8 +5,18 @@ from __future__ import annotations
 import codecs
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 
 _utf8 = codecs.getincrementaldecoder("utf-8")
+
+
+@lru_cache(maxsize=1 << 17)
+def _whole(raw: bytes) -> str | None:
+    """The text of a token that consists of whole characters; None for one that does not."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 class _Stop:
@@ -51,12 +61,13 @@ class Detokenizer:
     at one character the longest. Text that may turn out to be the start of a stop is held back.
     """
 
-    __slots__ = ("_active", "_decode", "_held", "_length", "_starts", "_token_bytes", "stopped")
+    __slots__ = ("_active", "_decoder", "_held", "_length", "_partial", "_starts", "_token_bytes", "stopped")
 
     def __init__(self, token_bytes: Sequence[bytes], stops: Sequence[str] = ()) -> None:
         self.stopped = False
         self._token_bytes = token_bytes
-        self._decode = _utf8("replace").decode
+        self._decoder = _utf8("replace")
+        self._partial = False  # whether the decoder holds the beginning of a character
         self._starts: dict[str, list[_Stop]] = {}
         for text in dict.fromkeys(stops):
             if text:
@@ -70,7 +81,7 @@ class Detokenizer:
         if self.stopped or token_id >= len(self._token_bytes):
             return ""
         text = self._decode(self._token_bytes[token_id])
-        if not self._starts or (not self._active and self._starts.keys().isdisjoint(text)):
+        if not self._active and (not self._starts or self._starts.keys().isdisjoint(text)):
             return text
         before = self._length
         self._held.append(text)
@@ -81,6 +92,24 @@ class Detokenizer:
                 self.stopped = True
                 return self._take(before + offset - completed)
         return self._take(self._length - max((stop.matched for stop in self._active), default=0))
+
+    def push_all(self, token_ids: Sequence[int]) -> tuple[str, int]:
+        """Take several tokens: the text that can be sent now, and how many were taken, which are all up to a stop's completion."""
+        parts: list[str] = []
+        for count, token_id in enumerate(token_ids, start=1):
+            parts.append(self.push(token_id))
+            if self.stopped:
+                return "".join(parts), count
+        return "".join(parts), len(token_ids)
+
+    def _decode(self, raw: bytes) -> str:
+        if not self._partial:
+            text = _whole(raw)
+            if text is not None:
+                return text
+        text = self._decoder.decode(raw)
+        self._partial = bool(self._decoder.getstate()[0])
+        return text
 
     def finish(self) -> str:
         """The text still held back. Bytes of an unfinished character are dropped."""

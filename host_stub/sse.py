@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import anyio
@@ -46,13 +46,27 @@ def error_event(error: BaseException) -> str:
     return dumps(error_body(known.status, known.message, code=known.code, param=known.param))
 
 
-async def frames(source: AsyncIterator[Any]) -> AsyncIterator[bytes]:
-    """Each chunk as one event; a failure becomes an error event and ends the stream without ``[DONE]``."""
+async def frames(source: Any) -> AsyncIterator[bytes]:
+    """Each chunk as one event; a failure becomes an error event and ends the stream without ``[DONE]``.
+
+    A source with ``batches()`` says which chunks are ready at the same time: their events travel in one message.
+    """
+    batches = getattr(source, "batches", None)
     try:
-        async for chunk in source:
-            yield f"data: {chunk if isinstance(chunk, str) else dumps(chunk)}\r\n\r\n".encode()
+        if batches is None:
+            async for chunk in source:
+                yield frame([chunk])
+        else:
+            async for chunks in batches():
+                yield frame(chunks)
     except Exception as error:
-        yield f"data: {error_event(error)}\r\n\r\n".encode()
+        yield frame([error_event(error)])
+
+
+def frame(chunks: Iterable[Any]) -> bytes:
+    """One event per chunk."""
+    texts = [chunk if isinstance(chunk, str) else dumps(chunk) for chunk in chunks]
+    return ("data: " + "\r\n\r\ndata: ".join(texts) + "\r\n\r\n").encode()
 
 
 class EventStream(StreamingResponse):

@@ -15,6 +15,7 @@ from albatross_plugin.errors import GenerationError
 try:
     import orjson
 except ImportError:
+    quote = json.encoder.encode_basestring
 
     def dumps(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -22,6 +23,8 @@ else:
 
     def dumps(value: Any) -> str:
         return orjson.dumps(value).decode()
+
+    quote = dumps
 
 
 def error_chunk(error: GenerationError) -> str:
@@ -56,8 +59,8 @@ class AnswerWriter:
             prefix = self._prefixes[index] = start + ('"delta":{"content":' if self.chat else '"text":')
             if self.chat:
                 start += '"delta":{"role":"assistant","content":'
-                return start + dumps(text) + self._ending(logprobs)
-        return prefix + dumps(text) + self._ending(logprobs)
+                return start + quote(text) + self._ending(logprobs)
+        return prefix + quote(text) + self._ending(logprobs)
 
     def _ending(self, logprobs: dict[str, Any] | None) -> str:
         if logprobs is None:

@@ -19,8 +19,11 @@ from albatross_plugin.errors import GenerationError, RequestError
 from albatross_plugin.options import GenerationOptions
 from albatross_plugin.serving.chunks import AnswerWriter, error_chunk, usage
 from albatross_plugin.serving.profile import RequestProfile, clock, no_clock, profile
+from albatross_plugin.serving.stream import ChunkStream
 
 WATCH_SECONDS = 0.4
+# So many tokens ready for one choice show that this loop is behind: they travel as one event, which costs what one token's does.
+MERGE_FROM = 4
 
 
 def eval_albatross(
@@ -36,16 +39,18 @@ def eval_albatross(
 ) -> AsyncGenerator[Any, None]:
     """Check, encode and admit a call, then return its answer as an async generator.
 
-    Streams yield JSON text per chunk and ``[DONE]`` last, other calls exactly one dict. Raises RequestError
-    before anything is sent. ``prompt`` is a text, a list of texts, a list of token ids or a list of such lists.
+    Streams are a ChunkStream of JSON text per chunk and ``[DONE]`` last, other calls yield exactly one dict. Raises
+    RequestError before anything is sent. ``prompt`` is a text, a list of texts, a list of token ids or a list of such lists.
     """
     options = model.options(body, stop=stop, stop_token_ids=stop_token_ids, chat_mode=chat_mode, defaults=defaults)
     if isinstance(prompt, (list, tuple)) and prompt and not isinstance(prompt[0], int):
         model.check_room(len(prompt) * options.n)
     prompts = _prompts(model, prompt)
     completion = model.open(prompts, options, loop=_consumer_loop())
-    call = _Call(model, request, completion, options, prompts, chat_mode, stream)
-    return call.stream() if stream else call.whole()
+    # Hosts look for calls in the text of a stream with tools, one token at a time.
+    merge_from = None if getattr(body, "tools", None) else MERGE_FROM if stream else 1
+    call = _Call(model, request, completion, options, prompts, chat_mode, stream, merge_from)
+    return ChunkStream(call.batches()) if stream else call.whole()
 
 
 def _consumer_loop() -> asyncio.AbstractEventLoop:
@@ -83,6 +88,7 @@ class _Call:
     prompts: list[list[int]]
     chat: bool
     streaming: bool
+    merge_from: int | None
 
     def __post_init__(self) -> None:
         config = self.model.config
@@ -97,38 +103,38 @@ class _Call:
             token_bytes=self.model.tokenizer.token_bytes,
         )
         self.next_check = 1
+        self.plain = not self.options.echo and self.options.sampling.logprobs is None
         self.begun: set[int] = set()
         self.opened: set[int] = set()
         self.held: dict[int, list[TokenLogprobs]] = {}
         self.offsets: dict[int, int] = {}
 
-    async def stream(self) -> AsyncGenerator[str, None]:
+    async def batches(self) -> AsyncGenerator[list[str], None]:
+        """The chunks of a stream, those that are ready at one time together."""
         async with self._attended():
             try:
-                async for pieces in self._pieces():
-                    for piece in pieces:
+                while pieces := await self._news():
+                    now = self.clock()
+                    chunks = self._chunks(pieces)
+                    self.profile.json_dump_ns += self.clock() - now
+                    if chunks:
+                        self.profile.stream_chunks += len(chunks)
+                        self.profile.bytes += sum(map(len, chunks))
                         now = self.clock()
-                        chunks = self._chunks(piece)
-                        self.profile.json_dump_ns += self.clock() - now
-                        for chunk in chunks:
-                            self.profile.stream_chunks += 1
-                            self.profile.bytes += len(chunk)
-                            now = self.clock()
-                            yield chunk
-                            self.profile.yield_resume_ns += self.clock() - now
+                        yield chunks
+                        self.profile.yield_resume_ns += self.clock() - now
             except GenerationError as error:
-                yield error_chunk(error)
+                yield [error_chunk(error)]
                 return
-            if self.options.include_usage:
-                yield self.writer.usage_chunk(self._usage())
-            yield "[DONE]"
+            last = [self.writer.usage_chunk(self._usage())] if self.options.include_usage else []
+            yield [*last, "[DONE]"]
 
     async def whole(self) -> AsyncGenerator[dict[str, Any], None]:
         count = len(self.completion.finish_reasons)
         texts: list[list[str]] = [[] for _ in range(count)]
         logprobs: list[list[TokenLogprobs]] = [[] for _ in range(count)]
         async with self._attended():
-            async for pieces in self._pieces():
+            while pieces := await self._news():
                 for piece in pieces:
                     texts[piece.index].append(piece.text)
                     logprobs[piece.index] += [*piece.prompt_logprobs, *piece.logprobs]
@@ -142,18 +148,15 @@ class _Call:
             self.profile.json_dump_ns += self.clock() - now
             yield answer
 
-    async def _pieces(self) -> AsyncIterator[list[Piece]]:
-        """News until every choice has ended. A client found gone at a check ends the call."""
-        while True:
-            now = self.clock()
-            pieces = await self.completion.pieces()
-            self.profile.completion_wait_ns += self.clock() - now
-            if not pieces:
-                return
-            if self.completion.completion_tokens >= self.next_check:
-                self.next_check = self.completion.completion_tokens + self.interval
-                await self._check_client()
-            yield pieces
+    async def _news(self) -> list[Piece]:
+        """Wait for news; empty when every choice has ended. A client found gone at a check ends the call."""
+        now = self.clock()
+        pieces = await self.completion.pieces(self.merge_from)
+        self.profile.completion_wait_ns += self.clock() - now
+        if pieces and self.completion.completion_tokens >= self.next_check:
+            self.next_check = self.completion.completion_tokens + self.interval
+            await self._check_client()
+        return pieces
 
     async def _check_client(self) -> None:
         if self.request is None:
@@ -185,8 +188,21 @@ class _Call:
                 self.profile.request_wall_ns = self.clock() - started
                 profile.add(self.profile)
 
-    def _chunks(self, piece: Piece) -> list[str]:
-        """The chunks that a piece is worth: text, then the reason once the choice has ended."""
+    def _chunks(self, pieces: list[Piece]) -> list[str]:
+        """The chunks that these pieces are worth: text, then the reason once a choice has ended."""
+        chunks: list[str] = []
+        for piece in pieces:
+            if self.plain:
+                if piece.text:
+                    chunks.append(self.writer.text(piece.index, piece.text))
+            else:
+                self._add_special(chunks, piece)
+            if piece.finish_reason is not None:
+                chunks += self.writer.finish(piece.index, piece.finish_reason)
+        return chunks
+
+    def _add_special(self, chunks: list[str], piece: Piece) -> None:
+        """As for plain text, where the prompt is echoed or numbers were asked for."""
         text = piece.text
         if self.options.echo and piece.index not in self.begun:
             text = self._echo(piece.index) + text
@@ -199,12 +215,8 @@ class _Call:
             if held and (text or piece.finish_reason is not None):
                 logprobs = self._logprobs(piece.index, held)
                 self.held[piece.index] = []
-        chunks = []
         if text or logprobs is not None:
             chunks.append(self.writer.text(piece.index, text, logprobs))
-        if piece.finish_reason is not None:
-            chunks += self.writer.finish(piece.index, piece.finish_reason)
-        return chunks
 
     def _echo(self, index: int) -> str:
         """The prompt's text, where the call asked for it."""
