@@ -291,13 +291,15 @@ __device__ __forceinline__ void advance_chunk(Tile& state, Chunk& chunk, int tok
   Token even, odd;
   even.load(chunk, 0, lane, row);
   __syncwarp();
-  // Two tokens a turn, so that the two sets of registers need no copies.
+  // Two tokens a turn, so that the two sets of registers need no copies (nor do they in a loop that tests at its end). After an
+  // odd last one comes a token of zeros, which changes nothing.
 #pragma unroll 1
-  for (int time = 0; time < tokens; time += 2) {
+  int time = 0;
+  do {
     advance(state, even, odd, chunk, time, lane, row);
-    if (time + 1 == tokens) break;
     advance(state, odd, even, chunk, time + 1, lane, row);
-  }
+    time += 2;
+  } while (time < tokens);
   float decay[kKeys];
   get8(chunk.decay, lane, decay);
 #pragma unroll
