@@ -5,6 +5,8 @@
 // takes its own 16 or 32 of every stage's k, nothing is read from shared memory twice, and the sums meet there at the end in
 // a fixed order. Way up the warps share the tile. Which tile shape is used follows from a small model of the time each would
 // take, so the last bits of a result may depend on the number of rows, never on chance.
+#include <algorithm>
+
 #include "linear.cuh"
 
 namespace albatross {
@@ -100,7 +102,8 @@ __device__ __forceinline__ void multiply_stage(unsigned input, unsigned weight, 
 template <typename T, typename Use>
 __device__ __forceinline__ void for_each_pair(const Sums<T>& sums, int spot, Use use) {
   const int lane = threadIdx.x % kWarp;
-  const int first_row = spot / T::across * T::row_parts * 16 + lane / 4, first_output = spot % T::across * T::output_parts * 8 + lane % 4 * 2;
+  const int first_row = spot / T::across * T::row_parts * 16 + lane / 4;
+  const int first_output = spot % T::across * T::output_parts * 8 + lane % 4 * 2;
 #pragma unroll
   for (int i = 0; i < T::row_parts; ++i) {
 #pragma unroll
@@ -207,22 +210,23 @@ __global__ void __launch_bounds__(T::threads, T::blocks)
   }
 }
 
-// Nanoseconds, roughly: every wave of blocks (as many as multiprocessors) starts up, then reads its tiles' operands through one
-// multiprocessor's port, and all blocks together through the second-level cache. An H200's numbers; others differ in
-// scale, which moves no choice far.
+// Nanoseconds, roughly: every wave of blocks (as many as multiprocessors) starts up, then takes what is longest: its tiles'
+// operands through one multiprocessor's port, its products, or all operands through the second-level cache. An H200's
+// numbers; others differ in scale, which moves no choice far.
 template <typename T>
 double predicted(const GroupedLinear& task) {
-  constexpr double port = 100, cache = 5500, start = 700, processors = 132;  // bytes a nanosecond; nanoseconds
-  double bytes = 0, blocks = 0;
+  constexpr double port = 100, cache = 5500, products = 2000, start = 700, processors = 132;  // a nanosecond; nanoseconds
+  double bytes = 0, blocks = 0, work = 0;
   for (int i = 0; i < task.groups; ++i) {
     const LinearGroup& group = task.group[i];
     const double tiles = static_cast<double>(ceil_div(task.rows, T::rows)) * ceil_div(group.outputs, T::outputs);
     bytes += tiles * 2 * (static_cast<double>(T::rows + T::outputs) * group.inputs + T::rows * T::outputs);
+    work += tiles * T::rows * T::outputs * group.inputs;
     blocks += tiles;
   }
   const double waves = static_cast<int64_t>((blocks + processors - 1) / processors);
-  const double by_port = waves * bytes / blocks / port, by_cache = bytes / cache;
-  return start * waves / T::blocks + (by_port > by_cache ? by_port : by_cache);
+  const double one_by_one = waves / blocks * std::max(bytes / port, work / products);
+  return start * waves / T::blocks + std::max(one_by_one, bytes / cache);
 }
 
 template <typename T>

@@ -11,7 +11,7 @@ namespace albatross {
 
 __device__ __forceinline__ unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
-// 16 bytes, zeros when not `wanted` (`from` must be a valid address all the same). Goes past L1.
+// 16 bytes past L1; zeros when not `wanted`, and then nothing is read.
 __device__ __forceinline__ void copy_async(unsigned to, const half* from, bool wanted) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");

@@ -26,13 +26,12 @@ constexpr int listed_at_a_time(int rows) { return rows == 1 ? 16384 : 8192; }
 
 // By shape alone: the shares decide the order of the sums.
 SparsePlan plan_of(int rows, int outputs) {
-  constexpr int most_blocks = 128;  // one on every multiprocessor
-  SparsePlan plan = {2, 1};
+  constexpr int most_blocks = 132;  // one on every multiprocessor
+  SparsePlan plan = {rows == 1 ? 2 : 8, 1};
   if (rows == 1) {
-    if (outputs >= 4096) plan.lanes = 4;
+    while (plan.lanes < 8 && outputs / (8 * plan.lanes) > most_blocks) plan.lanes *= 2;
     return plan;
   }
-  plan.lanes = 8;
   while (outputs / kCounterColumns * plan.shares * 2 <= most_blocks && plan.shares < 16) plan.shares *= 2;
   return plan;
 }
@@ -161,7 +160,8 @@ __device__ __forceinline__ void add_listed(const SparseList<rows>& list, int cou
 }
 
 template <int rows, int lanes>
-__global__ void __launch_bounds__(kSparseThreads) sparse_kernel(const __grid_constant__ SparseLinear task, int shares) {
+__global__ void __launch_bounds__(kSparseThreads)
+    sparse_kernel(const __grid_constant__ SparseLinear task, int shares) {
   extern __shared__ uint4 raw[];
   SparseShared<rows>& shared = *reinterpret_cast<SparseShared<rows>*>(raw);
   constexpr int columns = 8 * lanes, slots = kSparseThreads / lanes;
@@ -244,7 +244,9 @@ cudaError_t sparse_linear(const SparseLinear& task, cudaStream_t stream) {
   if (!fits || task.rows < 1 || task.rows > kSparseRows) return cudaErrorInvalidValue;
   const SparsePlan plan = plan_of(task.rows, task.outputs);
   switch (task.rows) {
-    case 1: return plan.lanes == 2 ? launch<1, 2>(task, 1, stream) : launch<1, 4>(task, 1, stream);
+    case 1:
+      if (plan.lanes == 2) return launch<1, 2>(task, 1, stream);
+      return plan.lanes == 4 ? launch<1, 4>(task, 1, stream) : launch<1, 8>(task, 1, stream);
     case 2: return launch<2, 8>(task, plan.shares, stream);
     case 3: return launch<3, 8>(task, plan.shares, stream);
     default: return launch<4, 8>(task, plan.shares, stream);
