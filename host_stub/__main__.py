@@ -8,6 +8,10 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from host_stub.plugins import Plugins
 
 # Two OpenMP threads that spin while they wait take the cores from each other; this must stand before torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -48,7 +52,8 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
     return bound
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, plugins: Plugins | None = None) -> int:
+    """Serve until told to stop; the exit status. ``plugins``: those already loaded (default: every entry point that is installed)."""
     options = parse_arguments(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     import uvicorn
@@ -65,7 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    app = create_app(rules=Rules.of([options.host, *options.allow_host], options.allow_origin, options.api_key), preload=preload)
+    rules = Rules.of([options.host, *options.allow_host], options.allow_origin, options.api_key)
+    app = create_app(rules=rules, plugins=plugins, preload=preload)
     config = uvicorn.Config(
         app,
         backlog=options.backlog,

@@ -1,0 +1,133 @@
+"""The stub host with a page ``/bench/threads``: processor time of each thread, and how long a thread waits for the interpreter's lock.
+
+    python -m albatross_plugin.bench.measured_host --port 8000 --model FILE --strategy "albatross batch=320"
+    ALBATROSS_INSTANT='{"step_ms": 1.6, "row_us": 9.8, "batch": 320}' python -m albatross_plugin.bench.measured_host --port 8000
+
+Options are those of the stub host. In the second form the engine has no model but an InstantExecutor, whose options the variable holds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pluggy
+
+from albatross_plugin import hooks
+from albatross_plugin.bench.instant_executor import NAME
+
+hookimpl = pluggy.HookimplMarker("rwkv_runner")
+VARIABLE = "ALBATROSS_INSTANT"
+STRATEGY = "instant"
+PROBE_SECONDS = 0.01
+
+
+class InstantPlugin:
+    """Answers to the strategy ``instant`` with the plugin's own model object over an InstantExecutor."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._batch = int(options.pop("batch", 320))
+        self._options = options
+
+    @hookimpl
+    def rwkv_runner_parse_strategy(self, strategy: str) -> str | None:
+        return strategy if strategy == STRATEGY else None
+
+    @hookimpl
+    def rwkv_runner_create_model(self, strategy: object, model_path: str, tokenizer_path: str | None) -> Any | None:
+        if strategy != STRATEGY:
+            return None
+        from albatross_plugin.adapter import AlbatrossRWKV
+
+        return AlbatrossRWKV(model_path, 1, self._batch, tokenizer_path, device="cpu", executor=NAME, options=self._options)
+
+
+class LockProbe:
+    """Sleeps again and again, and sums by how much it overslept: the time that a thread needs to get the interpreter's lock.
+
+    Includes what the system's scheduler takes, which is all of it on an idle server.
+    """
+
+    def __init__(self) -> None:
+        self.samples, self.seconds, self.longest = 0, 0.0, 0.0
+        threading.Thread(target=self._run, name="bench-lock-probe", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            began = time.perf_counter()
+            time.sleep(PROBE_SECONDS)
+            late = time.perf_counter() - began - PROBE_SECONDS
+            self.samples += 1
+            self.seconds += late
+            self.longest = max(self.longest, late)
+
+
+class ThreadsPlugin:
+    """Brings the page."""
+
+    def __init__(self) -> None:
+        self._probe: LockProbe | None = None
+
+    @hookimpl
+    def rwkv_runner_routers(self, host: object) -> list[Any]:
+        from fastapi import APIRouter
+
+        router = APIRouter()
+
+        @router.get("/bench/threads")
+        async def threads() -> dict[str, Any]:
+            """Sums since the first call. Seconds; ``threads`` is empty where the system cannot tell."""
+            probe = self._probe = self._probe or LockProbe()
+            longest, probe.longest = probe.longest, 0.0
+            return {
+                "now": time.perf_counter(),
+                "threads": thread_seconds(),
+                "process": time.process_time(),
+                "lock": {"samples": probe.samples, "seconds": probe.seconds, "longest_since_last_call": longest},
+            }
+
+        return [router]
+
+
+def thread_seconds() -> dict[str, float]:
+    """Processor time of each Python thread by its name; threads of one name are added up."""
+    found: dict[str, float] = {}
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return found
+    for thread in threading.enumerate():
+        if thread.ident is not None:
+            try:
+                seconds = time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+            except OSError:
+                # It ended a moment ago.
+                continue
+            found[thread.name] = found.get(thread.name, 0.0) + seconds
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    from host_stub.__main__ import main as host
+    from host_stub.plugins import Plugins
+
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    plugins = Plugins()
+    plugins.register(hooks, "albatross")
+    plugins.register(ThreadsPlugin(), "bench-threads")
+    with tempfile.TemporaryDirectory(prefix="albatross-instant-") as folder:
+        if os.environ.get(VARIABLE):
+            plugins.register(InstantPlugin(json.loads(os.environ[VARIABLE])), "bench-instant")
+            model = Path(folder) / "instant.pth"
+            model.touch()
+            given += ["--model", str(model), "--strategy", STRATEGY]
+        return host(given, plugins)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
