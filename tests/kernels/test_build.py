@@ -17,7 +17,7 @@ import pytest
 from kernels.toolkit import make_job, make_toolkit
 
 from albatross_plugin.errors import DeviceError
-from albatross_plugin.kernel_loader.build import LIBRARY, Job, build, build_key, cache_root, source_files, telling_lines
+from albatross_plugin.kernel_loader.build import Job, build, build_key, cache_root, source_files, telling_lines
 from albatross_plugin.kernel_loader.ninja_file import gencode
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the tools of these tests are shell scripts")
