@@ -170,6 +170,11 @@ __global__ void __launch_bounds__(kSparseThreads)
   const int first_column = strip * columns;
   const int per_share = ceil_div(ceil_div(task.inputs, 8), shares) * 8;
   const int begin = min(share * per_share, task.inputs), end = min(begin + per_share, task.inputs);
+  // The thread's result, and what it is added to, which would otherwise be waited for at the end.
+  const int row = threadIdx.x / columns, column = threadIdx.x % columns;
+  const bool is_result = threadIdx.x < rows * columns;
+  half* out = task.x + static_cast<int64_t>(row) * task.outputs + first_column + column;
+  const float before = is_result ? __half2float(*out) : 0.0f;
 
   float sums[rows][8] = {};
   for (int from = begin; from < end; from += SparseList<rows>::listed) {
@@ -181,26 +186,24 @@ __global__ void __launch_bounds__(kSparseThreads)
 
   // Over the lanes of a warp that have the same columns, then over the warps.
 #pragma unroll
-  for (int row = 0; row < rows; ++row) {
+  for (int i = 0; i < rows; ++i) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
 #pragma unroll
       for (int distance = kWarp / 2; distance >= lanes; distance /= 2) {
-        sums[row][j] += __shfl_xor_sync(kAllLanes, sums[row][j], distance);
+        sums[i][j] += __shfl_xor_sync(kAllLanes, sums[i][j], distance);
       }
-      if (lane < lanes) shared.sums[(warp * rows + row) * columns + lane * 8 + j] = sums[row][j];
+      if (lane < lanes) shared.sums[(warp * rows + i) * columns + lane * 8 + j] = sums[i][j];
     }
   }
   __syncthreads();
-  const int row = threadIdx.x / columns, column = threadIdx.x % columns;
-  const bool is_result = threadIdx.x < rows * columns;
   float sum = 0.0f;
   if (is_result) {
     sum = shared.sums[row * columns + column];
 #pragma unroll
     for (int i = 1; i < kSparseWarps; ++i) sum += shared.sums[(i * rows + row) * columns + column];
   }
-  if (shares > 1) {
+  if (rows > 1 && shares > 1) {
     // partial [share][row][output]; the block that comes last to its strip adds the shares up, always in their order.
     const int64_t place = static_cast<int64_t>(row) * task.outputs + first_column + column;
     const int64_t step = static_cast<int64_t>(rows) * task.outputs;
@@ -217,9 +220,7 @@ __global__ void __launch_bounds__(kSparseThreads)
       for (int i = 1; i < shares; ++i) sum += __ldcg(task.partial + i * step + place);
     }
   }
-  if (!is_result) return;
-  half* out = task.x + static_cast<int64_t>(row) * task.outputs + first_column + column;
-  *out = __float2half_rn(__half2float(*out) + sum);
+  if (is_result) *out = __float2half_rn(before + sum);
 }
 
 template <int rows, int lanes>
