@@ -32,7 +32,8 @@ constexpr int kOperationNone = 0;
 constexpr int kOperationTranspose = 1;
 enum DescAttribute : int { kTransA = 3, kTransB = 4 };
 enum LayoutAttribute : int { kBatchCount = 5, kBatchOffset = 6 };
-enum PreferenceAttribute : int { kWorkspaceBytes = 1, kAlignmentA = 5, kAlignmentB = 6, kAlignmentC = 7, kAlignmentD = 8 };
+enum PreferenceAttribute : int { kWorkspaceBytes = 1, kReductions = 3, kAlignmentA = 5, kAlignmentB = 6, kAlignmentC = 7, kAlignmentD = 8 };
+constexpr uint32_t kReduceInComputeType = 2;
 
 using Handle = struct HandleOpaque*;
 using Desc = struct DescOpaque*;
@@ -209,6 +210,8 @@ Status ask(const Library& lib, const Matmul& a, int most, Plan& plan) {
   if (status != kSuccess) return status;
   const uint64_t bytes = static_cast<uint64_t>(a.workspace_bytes);
   status = lib.preference_set(preference, kWorkspaceBytes, &bytes, sizeof bytes);
+  // A product that is cut into sums may add them as float only: half would round each of them.
+  if (status == kSuccess) status = lib.preference_set(preference, kReductions, &kReduceInComputeType, sizeof kReduceInComputeType);
   // The default is 256, more than slices of a larger tensor have.
   const uint32_t alignment = 16;
   for (const PreferenceAttribute which : {kAlignmentA, kAlignmentB, kAlignmentC, kAlignmentD}) {
