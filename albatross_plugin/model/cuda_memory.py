@@ -9,13 +9,15 @@ import torch
 from albatross_plugin.errors import DeviceError
 from albatross_plugin.model.arena import arena_bytes
 from albatross_plugin.model.cuda_sampler import sampler_bytes
-from albatross_plugin.model.graphs import bucket_sizes
+from albatross_plugin.model.graphs import bucket_sizes, pass_sizes
 from albatross_plugin.model.spec import ModelSpec
 from albatross_plugin.model.state import state_bytes
 
 # cuBLAS, the kernels' code and torch's rounding; a captured graph keeps its nodes on the card.
 _RESERVE = 256 << 20
 _GRAPH_BYTES = 6 << 20
+# No card holds so many slots; beyond it only the sums matter, not the lists.
+_MOST = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,9 @@ def need(spec: ModelSpec, weights: int, batch: int, pass_tokens: int, recurrent:
     """What ``batch`` slots of this model need; ``weights`` bytes of weights, passes of ``pass_tokens`` prompt tokens."""
     rows = batch + 1
     slot = state_bytes(spec, torch.float16, recurrent) + sampler_bytes(1, spec.vocab_size)
-    working = arena_bytes(spec, pass_tokens + rows, rows)
-    captured = _GRAPH_BYTES * len(bucket_sizes(min(batch, 1 << 16))) if graphs else 0
+    sizes = pass_sizes(min(pass_tokens + rows, _MOST))
+    working = arena_bytes(spec, max(sizes[-1], pass_tokens + rows), rows)
+    captured = _GRAPH_BYTES * (len(bucket_sizes(min(batch, _MOST))) + len(sizes)) if graphs else 0
     return Need(weights, slot, weights + rows * slot + working + captured + _RESERVE)
 
 

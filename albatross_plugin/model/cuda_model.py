@@ -20,7 +20,8 @@ class Rows:
     """N tokens of R rows, row after row, all int32 on the device.
 
     ids [N]: a token, or -1 - slot for the token that was last sampled in a slot. slots [R]. ``starts`` [R + 1] and
-    ``token_row`` [N] are None when every row has exactly one token. ``padded``: N, rounded up to a size that products like.
+    ``token_row`` [N] are None when every row has exactly one token; else tokens past
+    ``starts[R]`` are padding, and a row may have none.
     """
 
     ids: Tensor
@@ -39,6 +40,10 @@ class CudaRWKV7:
     @property
     def weights(self) -> CudaWeights:
         return self._weights
+
+    def views(self, tokens: int, rows: int) -> Views:
+        """Where a pass over so many tokens and rows works."""
+        return self._arena.views(tokens, rows)
 
     def forward(self, rows: Rows, last: Tensor) -> Views:
         """Feed the rows and advance their slots; the residual stream is then in ``x`` [N, C] of the views returned."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -11,7 +12,7 @@ _SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 
 _STEP_BEYOND = 128
 
 
-def capture(run: Callable[[], object], pool: tuple[int, int] | None = None) -> torch.cuda.CUDAGraph:
+def capture(run: Callable[[], object], pool: Any = None) -> torch.cuda.CUDAGraph:
     """Record what ``run`` queues on the current stream, which must not be the default one. ``run`` has run before."""
     graph = torch.cuda.CUDAGraph()
     torch.cuda.current_stream().synchronize()
@@ -31,6 +32,18 @@ def bucket_sizes(batch: int) -> list[int]:
     return sizes + [batch]
 
 
-def bucket_for(rows: int, sizes: list[int]) -> int | None:
-    """The smallest captured size that holds ``rows``."""
-    return next((size for size in sizes if size >= rows), None)
+def pass_sizes(tokens: int) -> list[int]:
+    """Numbers of tokens for which a pass with prompts is captured; at most a quarter of one is padding, from 1,024 on a fifth."""
+    sizes, size = [], 0
+    while size < tokens:
+        size += 16 if size < 64 else 32 if size < 128 else 64 if size < 512 else 128 if size < 1024 else 256
+        sizes.append(size)
+    return sizes
+
+
+def bucket_for(count: int, sizes: list[int]) -> int:
+    """The smallest of ``sizes`` that holds ``count``. Raises ValueError when none does."""
+    for size in sizes:
+        if size >= count:
+            return size
+    raise ValueError(f"{count} is more than the largest size, {sizes[-1]}")

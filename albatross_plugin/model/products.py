@@ -126,7 +126,7 @@ class Products:
         """Time every way of each product for ``tokens`` rows on this card with the model's own weights, and keep the fastest."""
         views = self._arena.views(tokens, min(tokens, self._arena.rows))
         ways = Ways(grouped="gemv" if tokens <= GEMV_ROWS else "grouped_gemm")
-        layers = self._weights.layers[:_LAYERS_TIMED]
+        layers = self._timed_layers(tokens)
         _fill(views)
         for name in ("rkv", "output", "key", "value"):
             run = self._trial(name, views, layers)
@@ -134,18 +134,22 @@ class Products:
         self._ways[tokens] = ways
         if heads and tokens <= self._arena.rows:
             self._heads[tokens] = self._best_head(views, tokens)
-        self._choose_arrangement(views, ways, tokens <= GEMV_ROWS)
+        self._choose_arrangement(views, ways, tokens)
 
-    def _choose_arrangement(self, views: Views, ways: Ways, few: bool) -> None:
+    def _timed_layers(self, tokens: int) -> list[CudaLayer]:
+        """Several layers' weights in turn, so that they come from memory as in a step; a large pass takes long enough with one."""
+        return self._weights.layers[: _LAYERS_TIMED if tokens < 512 else 2 if tokens < 2048 else 1]
+
+    def _choose_arrangement(self, views: Views, ways: Ways, tokens: int) -> None:
         """Few rows: one launch for all that reads the mixed inputs, or several? Many: the LoRAs beside r, k, v, or before?"""
-        layers = self._weights.layers[:_LAYERS_TIMED]
+        layers = self._timed_layers(tokens)
 
         def run() -> None:
             for layer in layers:
                 self.time_mix(layer, views, ways)
 
         usual = self._time(run)
-        flag = "narrow" if few else "aside"
+        flag = "narrow" if tokens <= GEMV_ROWS else "aside"
         setattr(ways, flag, True)
         if self._time(run) > usual:
             setattr(ways, flag, False)

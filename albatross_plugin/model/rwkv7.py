@@ -8,7 +8,8 @@ from torch import Tensor
 from albatross_plugin.model.batch import PackedBatch
 from albatross_plugin.model.spec import HEAD_SIZE
 from albatross_plugin.model.state import StatePool
-from albatross_plugin.model.weights import Layer, Lora, Norm, Weights
+from albatross_plugin.model.taker import Norm
+from albatross_plugin.model.weights import Layer, Lora, Weights
 
 # exp(-0.5), the lowest logarithm of a decay, as RWKV-7 rounds it.
 DECAY_SCALE = -0.606531

@@ -20,7 +20,7 @@ struct Shape {
   static constexpr int fours = keys / 4;
   static constexpr int lanes = kHeadSize / keys;        // across a row of the state
   static constexpr int threads = kRowStep * lanes;
-  static constexpr int blocks = keys == 8 ? 9 : 5;      // per multiprocessor: 72 or 80 KB of state under way
+  static constexpr int blocks = 1024 / threads;         // per multiprocessor: 64 KB of state under way
 
   // Where a key's float is: the fours of all lanes lie side by side, so that no two lanes read the same bank.
   __device__ static int place(int key) { return (key % keys) / 4 * (kHeadSize / fours) + key / keys * 4 + key % 4; }
@@ -242,7 +242,8 @@ cudaError_t wkv(const Wkv& p, cudaStream_t stream) {
   if (p.width % kHeadSize != 0 || p.rows > 65535) return cudaErrorInvalidValue;
   if (p.rows == 0) return cudaSuccess;
   const cudaError_t error = p.state_is_float ? step<float>(p, stream) : step<half>(p, stream);
-  if (error != cudaSuccess || p.tokens == p.rows) return error;
+  // Not by counting: with padding there may be as many rows as tokens and still longer ones among them.
+  if (error != cudaSuccess || p.starts == nullptr) return error;
   return wkv_sequence(p, stream);
 }
 

@@ -23,7 +23,7 @@ from albatross_plugin.adapter import AlbatrossRWKV
 from albatross_plugin.engine.request import Request, SamplingParams
 from albatross_plugin.engine.step import Admission, Chunk, StepPlan
 from albatross_plugin.errors import DeviceError, EngineInitError
-from albatross_plugin.model import cuda_executor
+from albatross_plugin.model import cuda_steps
 from albatross_plugin.model.cuda_executor import CudaExecutor
 from albatross_plugin.model.executor import TorchExecutor
 
@@ -101,7 +101,7 @@ def test_capture_that_fails_leaves_the_eager_path(
     def refuse(*_: object) -> None:
         raise RuntimeError("no graphs today")
 
-    monkeypatch.setattr(cuda_executor, "capture", refuse)
+    monkeypatch.setattr(cuda_steps, "capture", refuse)
     with caplog.at_level(logging.WARNING):
         executor = CudaExecutor(worker_spec(path, 4), nothing)
     assert [r.getMessage() for r in caplog.records].count(caplog.records[0].getMessage()) == 1 and "no graphs today" in caplog.text

@@ -1,0 +1,189 @@
+"""CudaSteps: decode steps and prompt passes on one card, as CUDA graphs of padded sizes, or kernel by kernel without them."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from albatross_plugin.model.arena import Views
+from albatross_plugin.model.cuda_model import CudaRWKV7, Rows
+from albatross_plugin.model.cuda_sampler import CudaSampler
+from albatross_plugin.model.graphs import bucket_for, bucket_sizes, capture, pass_sizes
+from albatross_plugin.model.products import Products
+
+logger = logging.getLogger(__name__)
+
+_ALIGN = 4
+TOPS = 20
+
+
+class CudaSteps:
+    """Everything here only queues work on the current stream, and each captured step reads its rows from fixed places.
+
+    ``batch`` slots, the next row of the state pool being scratch; ``pass_tokens`` is the most tokens of one pass.
+    ``results`` int32 [batch + 1, 4] and ``tops`` int32 [batch + 1, 2, 20] are what the sampler writes, in row order.
+    """
+
+    def __init__(
+        self, model: CudaRWKV7, products: Products, sampler: CudaSampler, batch: int, pass_tokens: int, device: torch.device
+    ) -> None:
+        self._model, self._products, self._sampler = model, products, sampler
+        self._batch, self._device = batch, device
+        self._sizes, self._pass_sizes = bucket_sizes(batch), pass_sizes(pass_tokens)
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._pass_graphs: dict[int, torch.cuda.CUDAGraph] = {}
+
+        def ints(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int32, device=device)
+
+        self.last = ints(batch + 1)
+        self.results, self.tops = ints(batch + 1, 4), ints(batch + 1, 2, TOPS)
+        self._slots, self._ids = ints(batch + 1), ints(batch + 1)
+        self._block = ints(sum(self._layout(self._pass_sizes[-1])))
+        self._decoding: Sequence[int] | None = None
+        self._bucket = 0
+
+    @property
+    def longest_pass(self) -> int:
+        return self._pass_sizes[-1]
+
+    # --- decode steps --------------------------------------------------------------------------------------------------
+
+    def decode(self, slots: Sequence[int]) -> None:
+        """Forward, sampling and feedback of the tokens for ``slots``. The same object as last time means the same slots."""
+        if slots is not self._decoding:
+            size = bucket_for(len(slots), self._sizes)
+            padded = [*slots, *([self._batch] * (size - len(slots)))]
+            self._slots[:size].copy_(upload(padded, self._device), non_blocking=True)
+            torch.sub(-1, self._slots[:size], out=self._ids[:size])
+            self._decoding, self._bucket = slots, size
+        graph = self._graphs.get(self._bucket)
+        if graph is not None:
+            graph.replay()
+        else:
+            self._decode(self._bucket)
+
+    def _decode(self, size: int) -> None:
+        slots = self._slots[:size]
+        views = self._model.forward(Rows(self._ids[:size], slots, None, None), self.last)
+        logits = self._model.logits(views, None, size)
+        self._sampler.sample(logits, slots, self.last, self.results, self.tops)
+
+    # --- passes with prompts -------------------------------------------------------------------------------------------
+
+    def forward(self, pieces: Sequence[tuple[int, Sequence[int]]]) -> Views:
+        """Feed (slot, ids) in one ragged pass, ids as in Rows; the residual stream is then in ``x`` of the views."""
+        ids: list[int] = []
+        token_row: list[int] = []
+        starts = [0]
+        for row, (_, part) in enumerate(pieces):
+            ids += part
+            token_row += [row] * len(part)
+            starts.append(len(ids))
+        size = bucket_for(len(ids), self._pass_sizes)
+        rows = self._rows_of(size)
+        spare = size - len(ids)
+        # Spare tokens belong to no row, and spare rows have no tokens and the scratch slot.
+        slots = [slot for slot, _ in pieces] + [self._batch] * (rows - len(pieces))
+        starts += [len(ids)] * (rows - len(pieces))
+        lists = (ids + [0] * spare, token_row + [0] * spare, slots, starts)
+        numbers: list[int] = []
+        for part, room in zip(lists, self._layout(size), strict=True):
+            numbers += part
+            numbers += [0] * (room - len(part))
+        self._block[: len(numbers)].copy_(upload(numbers, self._device), non_blocking=True)
+        graph = self._pass_graphs.get(size)
+        if graph is None:
+            return self._forward(size)
+        graph.replay()
+        return self._model.views(size, rows)
+
+    def sample(self, views: Views, index: Sequence[int], slots: Sequence[int]) -> None:
+        """A token for each of ``slots`` from the tokens ``index`` of the last pass."""
+        size = bucket_for(len(slots), self._sizes)
+        spare = size - len(slots)
+        numbers = [*index, *([0] * spare), *([0] * (-size % _ALIGN)), *slots, *([self._batch] * spare)]
+        block = upload(numbers, self._device)
+        logits = self._model.logits(views, block[:size], size)
+        self._sampler.sample(logits, block[size + -size % _ALIGN :], self.last, self.results, self.tops)
+
+    def _rows_of(self, size: int) -> int:
+        return min(self._batch, size)
+
+    def _layout(self, size: int) -> tuple[int, int, int, int]:
+        """Room for ids, token_row, slots and starts; each begins at a multiple of 16 bytes."""
+        rows = self._rows_of(size)
+        return size, size, rows + -rows % _ALIGN, rows + 1 + -(rows + 1) % _ALIGN
+
+    def _forward(self, size: int) -> Views:
+        rows, parts, begin = self._rows_of(size), [], 0
+        for room, used in zip(self._layout(size), (size, size, rows, rows + 1), strict=True):
+            parts.append(self._block[begin : begin + used])
+            begin += room
+        ids, token_row, slots, starts = parts
+        return self._model.forward(Rows(ids, slots, starts, token_row), self.last)
+
+    # --- at load -------------------------------------------------------------------------------------------------------
+
+    def prepare(self, graphs: bool) -> None:
+        """Measure the products for every size, then capture every size. No slot is in use yet."""
+        self._slots.fill_(self._batch)
+        self._ids.fill_(-1 - self._batch)
+        for size in with_progress(self._pass_sizes, "measuring passes"):
+            self._products.measure(size, heads=False)
+        for size in with_progress(self._sizes, "measuring steps"):
+            self._products.measure(size)
+        # Once without a graph: what is loaded lazily must be there before a capture.
+        self._block.zero_()
+        self._decode(self._sizes[-1])
+        self._forward(self._pass_sizes[0])
+        torch.cuda.current_stream(self._device).synchronize()
+        if graphs:
+            try:
+                self._capture()
+            except RuntimeError as error:
+                self.release()
+                logger.warning("CUDA graphs could not be captured (%s); every step is launched kernel by kernel, which is slower", error)
+
+    def _capture(self) -> None:
+        pool = None
+        for kept, sizes, run in ((self._graphs, self._sizes, self._decode), (self._pass_graphs, self._pass_sizes, self._forward)):
+            for size in with_progress(sizes, "capturing"):
+                kept[size] = capture(lambda size=size, run=run: run(size), pool)  # type: ignore[misc]
+                pool = pool or kept[size].pool()
+
+    def release(self) -> None:
+        for kept in (self._graphs, self._pass_graphs):
+            for graph in kept.values():
+                graph.reset()
+            kept.clear()
+
+
+def upload(numbers: Sequence[int], device: torch.device) -> Tensor:
+    """int32 on the card, through pinned memory that torch keeps until the copy has run."""
+    return torch.tensor(numbers, dtype=torch.int32).pin_memory().to(device, non_blocking=True)
+
+
+def with_progress(sizes: Sequence[int], what: str) -> Iterable[int]:
+    """A progress bar where somebody looks at a terminal and tqdm is there; a log line in any case."""
+    logger.info("%s of %s rows", what, ", ".join(map(str, sizes)))
+    if sys.stderr.isatty():
+        bar = _progress_bar()
+        if bar is not None:
+            shown: Iterable[int] = bar(sizes, desc=what, unit="size", leave=False)
+            return shown
+    return sizes
+
+
+def _progress_bar() -> Callable[..., Any] | None:
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return None
+    found: Callable[..., Any] = tqdm
+    return found
