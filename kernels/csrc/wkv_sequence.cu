@@ -293,8 +293,8 @@ __device__ __forceinline__ void advance_chunk(Tile& state, Chunk& chunk, int tok
   __syncwarp();
   // Two tokens a turn, so that the two sets of registers need no copies (nor do they in a loop that tests at its end). After an
   // odd last one comes a token of zeros, which changes nothing.
-#pragma unroll 1
   int time = 0;
+#pragma unroll 1
   do {
     advance(state, even, odd, chunk, time, lane, row);
     advance(state, odd, even, chunk, time + 1, lane, row);
