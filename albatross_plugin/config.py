@@ -1,4 +1,4 @@
-"""Settings of the plugin. The only module that reads environment variables.
+"""Settings of the plugin. The only module that reads environment variables, those aside by which compilers are found.
 
 Precedence: a word in the strategy string, then the environment variable, then the default below.
 """
