@@ -85,6 +85,19 @@ def test_mix_of_rows_of_any_length(width: int, mixes: int) -> None:
     assert torch.equal(shift[kept], old[kept])
 
 
+@pytest.mark.parametrize("width", [128, 2048])
+def test_padding_of_a_pass_disturbs_nobody(width: int) -> None:
+    """Spare tokens name row 0, which they are not of; spare rows have no tokens, and their tail stays as it is."""
+    x, gamma, beta, mu = halfs(9, width), halfs(width, shift=1.0), halfs(width), torch.rand(6, width, device=DEVICE).half()
+    shift, tail, out = halfs(4, width), poison(3, width), poison(6, 9, width)
+    ops().mix(x, gamma, beta, mu, shift, ints([2, 0, 3]), ints([0, 1, 6, 6]), ints([0, 1, 1, 1, 1, 1, 0, 0, 0]), tail, out, EPS)
+    xn = normal(x[:6], gamma, beta)
+    previous = torch.cat((shift[[2, 0]].double(), xn[1:-1]))
+    assert error(out[:, :6], blends(xn, previous, mu)) < 1e-3
+    assert error(tail[:2], xn[[0, 5]]) < 1e-3
+    assert tail[2].isnan().all()
+
+
 @pytest.mark.parametrize("width", [128, 2048, 4096])
 def test_mix_at_once_or_token_by_token_is_bit_equal(width: int) -> None:
     """The token before is normalised a second time when many tokens come at once: that must not make a difference."""

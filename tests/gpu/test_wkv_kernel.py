@@ -31,7 +31,7 @@ def halfs(*shape: int, scale: float = 1.0, shift: float = 0.0) -> Tensor:
 
 @dataclass
 class Case:
-    """Random inputs for rows with these slots and lengths; ``first`` is layer 0."""
+    """Random inputs for rows with these slots and lengths, and ``spare`` tokens of no row; ``first`` is layer 0."""
 
     width: int
     slots: Sequence[int]
@@ -39,11 +39,12 @@ class Case:
     dtype: torch.dtype
     first: bool = False
     decoding: bool = False
+    spare: int = 0
     vectors: dict[str, Tensor] = field(default_factory=dict)
     constants: dict[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.tokens, self.heads = sum(self.lengths), self.width // HEAD
+        self.tokens, self.heads = sum(self.lengths) + self.spare, self.width // HEAD
         self.state = torch.randn(SLOTS, self.heads, HEAD, HEAD, device=DEVICE).to(self.dtype)
         for name in ("r", "k", "v", "w_up", "a_up", "v_up", "g"):
             self.vectors[name] = halfs(self.tokens, self.width, scale=2.0 if name == "w_up" else 1.0)
@@ -110,7 +111,8 @@ def check(case: Case) -> None:
     out = case.run()
     used = [slot for slot in case.slots if slot != SCRATCH]
     kept = [slot for slot in range(SLOTS) if slot not in used]
-    written = torch.tensor([slot != SCRATCH for slot, n in zip(case.slots, case.lengths, strict=True) for _ in range(n)], device=DEVICE)
+    real = [slot != SCRATCH for slot, n in zip(case.slots, case.lengths, strict=True) for _ in range(n)]
+    written = torch.tensor(real + [False] * case.spare, device=DEVICE)
     assert error(out[written], wanted[written]) < 1e-3
     assert out[~written].isnan().all()
     assert error(case.state[used], state[used]) < (1e-3 if case.dtype == torch.float16 else 2e-5)
@@ -146,6 +148,13 @@ def test_one_row_around_every_chunk_border(length: int, dtype: torch.dtype) -> N
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_starts_with_one_token_a_row(dtype: torch.dtype) -> None:
     check(Case(128, [4, 9, SCRATCH], [1, 1, 1], dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("spare", [0, 3, 40])
+def test_padding_of_a_pass(spare: int, dtype: torch.dtype) -> None:
+    """Spare tokens belong to no row, and spare rows have the scratch slot and no tokens; as many rows as tokens is no sign of decoding."""
+    check(Case(128, [4, 9, 2, *[SCRATCH] * 21], [1, 22, 1, *[0] * 21], dtype, spare=spare))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
