@@ -60,7 +60,8 @@ def cache_root(chosen: str = "", environ: Mapping[str, str] | None = None, platf
 
 def source_files(folder: Path) -> list[Path]:
     """What is compiled. Raises DeviceError when the folder holds no kernels."""
-    found = sorted([*folder.glob("*.cpp"), *folder.glob("*.cu")])
+    # Absolute: ninja runs in another folder.
+    found = sorted([*folder.absolute().glob("*.cpp"), *folder.absolute().glob("*.cu")])
     if not found:
         raise DeviceError(f"the kernels' sources are missing: {folder} holds none; reinstall albatross-plugin.")
     return found

@@ -146,6 +146,12 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, environ: Mappin
         build(make_job(tmp_path), file / "cache", environ)
 
 
+def test_a_relative_folder_of_sources(tmp_path: Path, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    job = make_job(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert build(replace(job, sources=Path("csrc")), tmp_path / "cache", environ)[1]
+
+
 def test_missing_sources_are_named(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="reinstall albatross-plugin"):
         source_files(tmp_path)
