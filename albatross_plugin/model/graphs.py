@@ -33,7 +33,7 @@ def bucket_sizes(batch: int) -> list[int]:
 
 
 def pass_sizes(tokens: int) -> list[int]:
-    """Numbers of tokens for which a pass with prompts is captured; at most a quarter of one is padding, from 1,024 on a fifth."""
+    """Numbers of tokens for which a pass with prompts is captured. Padding adds less than a half, from 1,024 tokens on a quarter."""
     sizes, size = [], 0
     while size < tokens:
         size += 16 if size < 64 else 32 if size < 128 else 64 if size < 512 else 128 if size < 1024 else 256

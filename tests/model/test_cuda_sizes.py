@@ -1,0 +1,65 @@
+"""What can be said of the CUDA engine's sizes without a card: captured sizes, memory, refusals."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from albatross_plugin.errors import DeviceError
+from albatross_plugin.model.cuda_memory import check_fits, need
+from albatross_plugin.model.graphs import bucket_for, bucket_sizes, pass_sizes
+from albatross_plugin.model.spec import ModelSpec
+
+SPEC = ModelSpec("1.5b", 24, 2048, 8192, 65536)
+WEIGHTS = 3 << 30
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 32, 33, 320, 960, 1024, 1025, 4096])
+def test_every_number_of_rows_has_a_captured_size(batch: int) -> None:
+    sizes = bucket_sizes(batch)
+    assert sizes == sorted(set(sizes)) and sizes[-1] == batch
+    for rows in range(1, batch + 1):
+        size = bucket_for(rows, sizes)
+        assert rows <= size <= batch and (size <= 2 * rows or size <= 4)
+    with pytest.raises(ValueError, match="largest"):
+        bucket_for(batch + 1, sizes)
+
+
+@pytest.mark.parametrize("tokens", [1, 16, 17, 100, 513, 4096, 5057])
+def test_a_pass_is_padded_by_little(tokens: int) -> None:
+    sizes = pass_sizes(tokens)
+    assert sizes == sorted(set(sizes)) and sizes[-1] >= tokens
+    assert all(size % 16 == 0 for size in sizes)
+    for count in range(16, tokens + 1):
+        assert bucket_for(count, sizes) - count < max(16, count // 2 if count < 1024 else count // 4)
+
+
+def test_str_1_a_refusal_names_the_largest_batch_that_fits() -> None:
+    free = 20 * GIB
+    with pytest.raises(DeviceError, match="CUDA out of memory") as raised:
+        check_fits(SPEC, WEIGHTS, 4096, 4096, torch.float16, True, free)
+    batch = int(re.search(r"Choose batch=(\d+) or fewer", str(raised.value))[1])  # type: ignore[index]
+    assert check_fits(SPEC, WEIGHTS, batch, 4096, torch.float16, True, free).total <= free
+    with pytest.raises(DeviceError):
+        check_fits(SPEC, WEIGHTS, batch + 1, 4096, torch.float16, True, free)
+
+
+def test_str_1_a_batch_of_any_length_of_digits_is_refused() -> None:
+    for batch in (100_000_000, 10**40):
+        with pytest.raises(DeviceError, match=r"Choose batch=\d{4} or fewer"):
+            check_fits(SPEC, WEIGHTS, batch, 4096, torch.float16, True, 20 * GIB)
+
+
+def test_a_model_that_does_not_fit_at_all_is_told_apart() -> None:
+    with pytest.raises(DeviceError, match="smaller model"):
+        check_fits(SPEC, WEIGHTS, 4, 4096, torch.float16, True, 2 * GIB)
+
+
+def test_a_slot_costs_what_its_state_and_tables_cost() -> None:
+    half, single = (need(SPEC, WEIGHTS, 32, 4096, kind, True).slot for kind in (torch.float16, torch.float32))
+    state = 24 * 32 * 64 * 64
+    assert single - half == state * 2
+    assert half == state * 2 + 24 * 2 * 2048 * 2 + 2 * 4 * 65536 + 4 * 65536 // 8 + 64 + 3 * 65536 // 8
