@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from albatross_plugin.detokenizer import Detokenizer
@@ -60,6 +60,10 @@ class _Choice:
         self.tokens += taken
         return Piece(self.index, text, self.tokens, FinishReason.STOP, (event.logprobs or [])[:taken])
 
+    @property
+    def may_stop(self) -> Callable[[int], bool]:
+        return self._detokenizer.may_stop
+
     def finished(self, event: Finished) -> Piece:
         self.done = True
         self.tokens = event.completion_tokens
@@ -97,6 +101,12 @@ class AlbatrossCompletion:
     @property
     def finish_reason(self) -> FinishReason | None:
         return self.finish_reasons[0]
+
+    def be_patient(self) -> None:
+        """Let ``pieces`` wait for an end, or for a token after which a text may be complete: for readers of whole texts."""
+        # Not a method of this object: the source would keep it alive, and its dropping ends the requests.
+        checks = [choice.may_stop for choice in self._choices]
+        self._source.urgent = lambda index, token_id: checks[index](token_id)
 
     async def pieces(self, merge_from: int | None = None) -> list[Piece]:
         """Wait for news; an empty list says that every choice has ended.

@@ -111,6 +111,18 @@ class Detokenizer:
         self._partial = bool(self._decoder.getstate()[0])
         return text
 
+    def may_stop(self, token_id: int) -> bool:
+        """Whether this token, taken next, could begin a stop or go on with one."""
+        if self._active:
+            return True
+        if self._partial:
+            # Bytes that turn out to be no character come out as a mark, which a stop may hold.
+            return bool(self._starts)
+        if not self._starts or token_id >= len(self._token_bytes):
+            return False
+        text = _whole(self._token_bytes[token_id])
+        return text is None or not self._starts.keys().isdisjoint(text)
+
     def finish(self) -> str:
         """The text still held back. Bytes of an unfinished character are dropped."""
         return "" if self.stopped else self._take(self._length)

@@ -89,11 +89,14 @@ class _Body:
 
     def __init__(self, body: Any, defaults: Mapping[str, Any] | None) -> None:
         self._body = body
+        # A model's members as a mapping: asking it for one that it lacks costs an exception, and dozens of names are asked for.
+        extra = getattr(body, "model_extra", None)
+        self._members = body if isinstance(body, Mapping) else {**vars(body), **extra} if isinstance(extra, Mapping) else None
         self._defaults = defaults or {}
 
     def own(self, name: str) -> Any:
-        if isinstance(self._body, Mapping):
-            return self._body.get(name)
+        if self._members is not None:
+            return self._members.get(name)
         return getattr(self._body, name, None)
 
     def setting(self, name: str, fallback: Any) -> Any:

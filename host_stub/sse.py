@@ -104,14 +104,14 @@ class ClientGone(Exception):
     """Nobody waits for the answer any more."""
 
 
-async def while_connected(request: Request, work: Any, interval: float = 0.2) -> Any:
-    """Await ``work``; when the client leaves first, cancel it and raise ClientGone."""
+async def while_connected(request: Request, work: Any) -> Any:
+    """Await ``work``; when the client leaves first, cancel it and raise ClientGone. The request's body must have been read."""
     result: list[Any] = []
     async with anyio.create_task_group() as group:
 
         async def watch() -> None:
-            while not await request.is_disconnected():
-                await anyio.sleep(interval)
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
             group.cancel_scope.cancel()
 
         async def run() -> None:

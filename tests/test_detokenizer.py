@@ -168,6 +168,38 @@ def test_only_possible_starts_of_a_stop_are_held_back(table: list[bytes], stops:
         assert text.startswith(sent) and (not held or any(stop.startswith(held) for stop in stops))
 
 
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), table=TOKEN_TABLES, stops=st.lists(st.text(SYMBOLS + "\ufffd", max_size=6), max_size=5))
+def test_several_tokens_at_once_give_the_same_text_and_count(data: st.DataObject, table: list[bytes], stops: list[str]) -> None:
+    ids = data.draw(st.lists(st.integers(0, len(table) - 1), max_size=30))
+    apart, _ = run(table, ids, stops)
+    detokenizer, parts, taken, at = Detokenizer(table, stops), [], 0, 0
+    while at < len(ids) and not detokenizer.stopped:
+        count = data.draw(st.integers(1, 5))
+        text, used = detokenizer.push_all(ids[at : at + count])
+        parts.append(text)
+        taken += used
+        at += count
+    assert "".join(parts) + detokenizer.finish() == "".join(apart)
+    assert taken == min(len(apart) - 1, len(ids))
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), table=TOKEN_TABLES, stops=st.lists(st.text(SYMBOLS + "\ufffd", max_size=6), max_size=5))
+def test_no_stop_completes_on_a_token_that_was_called_harmless(data: st.DataObject, table: list[bytes], stops: list[str]) -> None:
+    detokenizer = Detokenizer(table, stops)
+    waiting: list[int] = []
+    for token in data.draw(st.lists(st.integers(0, len(table) - 1), max_size=30)):
+        waiting.append(token)
+        if detokenizer.may_stop(token):
+            detokenizer.push_all(waiting)
+            waiting.clear()
+            if detokenizer.stopped:
+                return
+    detokenizer.push_all(waiting)
+    assert not detokenizer.stopped
+
+
 def seconds_per_token(detokenizer: Detokenizer, ids: Sequence[int]) -> float:
     begin = time.process_time()
     for token in ids:

@@ -35,6 +35,8 @@ class AsyncEngineCompletion:
     With ``loop``, it is read by one task of that loop; without, by one thread. Each request's last delivery is
     Finished or Failed. Tokens that a slow reader has not fetched grow into one delivery per request. An object nobody
     reads holds its deliveries until it is dropped.
+
+    ``urgent(index, token_id)`` is asked, on ``loop``, whether the reader shall be woken for a token; None: for each.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class AsyncEngineCompletion:
         self.request_ids = tuple(request_ids)
         self.loop = loop
         self._abort = abort
+        self.urgent: Callable[[int, int], bool] | None = None
         self.stopped: set[int] = set()
         self._open = len(self.request_ids)
         self._buffer: list[Delivery] = []
@@ -119,8 +122,9 @@ class AsyncEngineCompletion:
             growing.token_ids.append(token)
             if growing.logprobs is not None and numbers is not None:
                 growing.logprobs.append(numbers)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter = self._waiter
+        if waiter is not None and (self.urgent is None or self.urgent(index, token)) and not waiter.done():
+            waiter.set_result(None)
 
     def receive_now(self, deliveries: list[Delivery]) -> None:
         """Take news of a completion that is read synchronously, from any thread."""

@@ -102,7 +102,7 @@ class _Call:
             include_usage=self.streaming and self.options.include_usage,
             token_bytes=self.model.tokenizer.token_bytes,
         )
-        self.next_check = 1
+        self.next_check = self.interval
         self.plain = not self.options.echo and self.options.sampling.logprobs is None
         self.begun: set[int] = set()
         self.opened: set[int] = set()
@@ -133,6 +133,7 @@ class _Call:
         count = len(self.completion.finish_reasons)
         texts: list[list[str]] = [[] for _ in range(count)]
         logprobs: list[list[TokenLogprobs]] = [[] for _ in range(count)]
+        self.completion.be_patient()
         async with self._attended():
             while pieces := await self._news():
                 for piece in pieces:
@@ -169,9 +170,13 @@ class _Call:
 
     async def _watch(self) -> None:
         """Notice a client that leaves while nothing is sent: in the queue, in prefill, or before a whole answer."""
+        sent = -1
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            await self._check_client()
+            # Who leaves a running stream is noticed by what is sent.
+            if not self.streaming or self.profile.stream_chunks == sent:
+                await self._check_client()
+            sent = self.profile.stream_chunks
 
     @contextlib.asynccontextmanager
     async def _attended(self) -> AsyncIterator[None]:
