@@ -27,14 +27,22 @@ class CudaSteps:
 
     ``batch`` slots, the next row of the state pool being scratch; ``pass_tokens`` is the most tokens of one pass.
     ``results`` int32 [batch + 1, 4] and ``tops`` int32 [batch + 1, 2, 20] are what the sampler writes, in row order.
+    ``sizes``: the rows of steps and the tokens of passes that are prepared, ascending; None: all that may be needed.
     """
 
     def __init__(
-        self, model: CudaRWKV7, products: Products, sampler: CudaSampler, batch: int, pass_tokens: int, device: torch.device
+        self,
+        model: CudaRWKV7,
+        products: Products,
+        sampler: CudaSampler,
+        batch: int,
+        pass_tokens: int,
+        device: torch.device,
+        sizes: tuple[list[int], list[int]] | None = None,
     ) -> None:
         self._model, self._products, self._sampler = model, products, sampler
         self._batch, self._device = batch, device
-        self._sizes, self._pass_sizes = bucket_sizes(batch), pass_sizes(pass_tokens)
+        self._sizes, self._pass_sizes = sizes or (bucket_sizes(batch), pass_sizes(pass_tokens))
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._pass_graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
@@ -102,6 +110,10 @@ class CudaSteps:
             return self._forward(size)
         graph.replay()
         return self._model.views(size, rows)
+
+    def pass_graph(self, tokens: int) -> torch.cuda.CUDAGraph | None:
+        """What ``forward`` replays for so many tokens, with the rows of its last call of that size. None without graphs."""
+        return self._pass_graphs.get(bucket_for(tokens, self._pass_sizes))
 
     def sample(self, views: Views, index: Sequence[int], slots: Sequence[int]) -> None:
         """A token for each of ``slots`` from the tokens ``index`` of the last pass."""
