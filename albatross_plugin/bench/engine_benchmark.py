@@ -40,7 +40,7 @@ def executor_name(options: argparse.Namespace) -> str:
         return instant_executor.NAME
     if options.executor:
         return str(options.executor)
-    return str(importlib.import_module("albatross_plugin.adapter").EXECUTOR)
+    return str(importlib.import_module("albatross_plugin.adapter").EXECUTORS[options.device])
 
 
 def spec_of(options: argparse.Namespace, batch: int) -> WorkerSpec:
