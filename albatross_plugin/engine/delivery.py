@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
@@ -39,6 +40,11 @@ class AsyncEngineCompletion:
     ``urgent(index, token_id)`` is asked, on ``loop``, whether the reader shall be woken for a token; None: for each.
     """
 
+    __slots__ = (
+        "__weakref__", "_abort", "_buffer", "_growing", "_open", "_queue", "_waiter",
+        "loop", "request_ids", "stopped", "urgent",
+    )  # fmt: skip
+
     def __init__(
         self,
         request_ids: Sequence[int],
@@ -52,7 +58,7 @@ class AsyncEngineCompletion:
         self.stopped: set[int] = set()
         self._open = len(self.request_ids)
         self._buffer: list[Delivery] = []
-        self._growing: dict[int, NewTokens] = {}
+        self._growing: list[NewTokens | None] = [None] * len(self.request_ids)
         self._waiter: asyncio.Future[None] | None = None
         self._queue: SimpleQueue[list[Delivery]] = SimpleQueue()
 
@@ -72,7 +78,7 @@ class AsyncEngineCompletion:
             finally:
                 self._waiter = None
         events, self._buffer = self._buffer, []
-        self._growing.clear()
+        self._growing = [None] * len(self.request_ids)
         return events
 
     def next_events_sync(self, timeout: float | None = None) -> list[Delivery]:
@@ -112,20 +118,28 @@ class AsyncEngineCompletion:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def receive_token(self, index: int, token: int, numbers: TokenLogprobs | None = None) -> None:
-        """Take one token; a request has numbers for all of its tokens or for none."""
-        growing = self._growing.get(index)
-        if growing is None:
-            growing = self._growing[index] = NewTokens([token], None if numbers is None else [numbers])
-            self._buffer.append(Delivery(index, growing))
-        else:
-            growing.token_ids.append(token)
-            if growing.logprobs is not None and numbers is not None:
-                growing.logprobs.append(numbers)
-        waiter = self._waiter
-        if waiter is not None and (self.urgent is None or self.urgent(index, token)) and not waiter.done():
-            waiter.set_result(None)
-
     def receive_now(self, deliveries: list[Delivery]) -> None:
         """Take news of a completion that is read synchronously, from any thread."""
         self._queue.put(deliveries)
+
+
+def deliver(
+    completions: Iterable[AsyncEngineCompletion],
+    indexes: Iterable[int],
+    tokens: Iterable[int],
+    logprobs: Iterable[TokenLogprobs | None] | None,
+) -> None:
+    """One token for each of these requests, on the loop of their readers. Runs once per token, so it does without calls."""
+    numbers = repeat(None) if logprobs is None else logprobs
+    for completion, index, token, entry in zip(completions, indexes, tokens, numbers):  # noqa: B905
+        growing = completion._growing[index]
+        if growing is None:
+            growing = completion._growing[index] = NewTokens([token], None if entry is None else [entry])
+            completion._buffer.append(Delivery(index, growing))
+        else:
+            growing.token_ids.append(token)
+            if growing.logprobs is not None and entry is not None:
+                growing.logprobs.append(entry)
+        waiter = completion._waiter
+        if waiter is not None and (completion.urgent is None or completion.urgent(index, token)) and not waiter.done():
+            waiter.set_result(None)

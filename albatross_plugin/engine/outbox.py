@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from itertools import repeat
 
-from albatross_plugin.engine.delivery import AsyncEngineCompletion, Delivery, NewTokens
+from albatross_plugin.engine.delivery import AsyncEngineCompletion, Delivery, NewTokens, deliver
 from albatross_plugin.engine.messages import TokenLogprobs
 
 
@@ -87,9 +87,7 @@ def _hand_over(batch: list[_Item]) -> None:
             completion.receive(delivery)
             continue
         readers = item.readers
-        numbers = repeat(None) if item.logprobs is None else item.logprobs
-        for completion, index, token, entry in zip(readers.completions, readers.indexes, item.tokens, numbers):  # noqa: B905
-            completion.receive_token(index, token, entry)
+        deliver(readers.completions, readers.indexes, item.tokens, item.logprobs)
 
 
 def _put(batch: list[_Item]) -> None:
