@@ -119,7 +119,8 @@ struct Sample {
   int rows, vocab, scratch;
   // Per slot:
   float* numbers;         // [slots, 8]: temperature, top_p, presence, frequency, decay, scale (changed), 2 spare
-  int* settings;          // [slots, 8]: top_k (0: off), flags, top logprobs wanted, step (changed), seed low, seed high, limit of tops' ids, spare
+  int* settings;          // [slots, 8]: top_k (0: off), flags (kGrammar is cleared), top logprobs wanted, step (changed),
+                          //             seed low, seed high, first id that is no top logprob, spare
   float* bias;            // [slots, vocab]: logit bias, minus the presence penalty of tokens seen
   float* counts;          // [slots, vocab]: frequency counts over scale
   uint32_t* touched;      // [slots, words]: tokens whose bias or count may not be zero
@@ -129,7 +130,8 @@ struct Sample {
   const uint32_t* uncounted;  // [words]: tokens that add nothing to the frequency
   int words;              // (vocab + 31) / 32
   int* last;              // [slots]: receives the token
-  int* results;           // [R, 4]: token, status (0 fine, 1 not finite, 2 nothing allowed), logprob's bits, top logprobs wanted + 1 or 0 (no logprobs)
+  int* results;           // [R, 4]: token, status (0 fine, 1 not finite, 2 nothing allowed), logprob's bits,
+                          //         0 (no logprobs wanted) or 1 + number of top logprobs wanted
   int* tops;              // [R, 2, 20]: ids, logprobs' bits; written for rows that want them
 };
 enum SampleFlags : int { kGreedy = 1, kLogprobs = 2, kPenalised = 4, kTouched = 8, kGrammar = 16 };

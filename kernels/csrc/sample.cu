@@ -776,6 +776,8 @@ __global__ void __launch_bounds__(kThreads, kUnroll > 4 ? 1 : 3) sample_kernel(c
     if (!status && flags & kPenalised) record(row, token, presence, frequency, scale);
   }
   if (threadIdx.x == 0) {
+    // A grammar's mask is meant for one token.
+    p.settings[8 * slot + 1] = flags & ~kGrammar;
     p.settings[8 * slot + 3] += 1;
     p.last[slot] = token;
     *result = make_int4(token, status, __float_as_int(logprob), flags & kLogprobs ? 1 + settings[2] : 0);
