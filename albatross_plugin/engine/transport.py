@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from albatross_plugin.config import EngineConfig
 from albatross_plugin.engine.messages import Command, Down, Event, LoadFailed
 from albatross_plugin.engine.step import WorkerSpec
+from albatross_plugin.engine.turns import short_turns
 from albatross_plugin.engine.worker import Worker, describe
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,8 @@ class ThreadTransport(Transport):
     def _run(self) -> None:
         number, emit = self.spec.worker, self.emit
         try:
-            Worker(self.spec, self.config, self._commands, lambda events: emit(number, events)).run()
+            with short_turns():
+                Worker(self.spec, self.config, self._commands, lambda events: emit(number, events)).run()
         except BaseException as error:
             # Whoever waits for this worker must hear of its end, whatever ended it.
             logger.exception("[worker_%d] the worker's thread failed", number)

@@ -490,3 +490,49 @@ def test_a_wait_that_was_cancelled_loses_nothing() -> None:
 
     with stage("cancelled") as control, engine(stage="cancelled") as core:
         asyncio.run(main(core))
+
+
+def test_a_slow_reader_gets_the_tokens_of_a_request_in_one_delivery() -> None:
+    async def main(core: AsyncEngineCore) -> None:
+        requests = [make_request(core.next_request_id(), max_tokens=20) for _ in range(3)]
+        completion = core.submit(requests, loop=asyncio.get_running_loop())
+        await asyncio.to_thread(eventually, lambda: core.status()["requests"]["length"] == 3)
+        deliveries = await completion.next_events()
+        assert len(deliveries) == 6, "tokens and an end for each"
+        for index, request in enumerate(requests):
+            assert tokens_of(deliveries, index) == expected(request)[0]
+        assert await completion.next_events() == []
+
+    with engine(depth=2) as core:
+        asyncio.run(main(core))
+
+
+def test_a_patient_reader_is_woken_for_urgent_tokens_and_ends_alone() -> None:
+    async def main(core: AsyncEngineCore) -> None:
+        request, completion = submit_one(core, asyncio.get_running_loop(), max_tokens=30)
+        tokens = expected(request)[0]
+        completion.urgent = lambda index, token: token == tokens[11]
+        control.open()
+        first = await completion.next_events()
+        assert tokens_of(first)[:12] == tokens[:12]
+        rest = await read(completion)
+        assert tokens_of(first) + tokens_of(rest) == tokens
+        assert len(rest) <= 2
+
+    with stage("patient") as control, engine(depth=2, stage="patient") as core:
+        asyncio.run(asyncio.wait_for(main(core), 20))
+
+
+def test_readers_of_several_loops_and_threads_share_the_steps() -> None:
+    with stage("shared") as control, engine(make_config(batch=6), depth=2, stage="shared") as core:
+        loops = [asyncio.new_event_loop() for _ in range(2)]
+        asked = [submit_one(core, loop, max_tokens=25, logprobs=0) for loop in (loops[0], None, loops[1], loops[0], None, loops[1])]
+        eventually(lambda: core.status()["slots"]["active"] == 0 and control.launched.acquire(timeout=0.01))
+        control.open()
+        for request, completion in asked:
+            deliveries = read_sync(completion) if completion.loop is None else completion.loop.run_until_complete(read(completion))
+            assert tokens_of(deliveries) == expected(request)[0]
+            numbers = [entry for _, event in deliveries[:-1] for entry in event.logprobs]  # type: ignore[union-attr]
+            assert [entry.token_id for entry in numbers] == expected(request)[0]
+        for loop in loops:
+            loop.close()

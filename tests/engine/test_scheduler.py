@@ -300,3 +300,53 @@ def test_settings_keep_their_rules() -> None:
 
 def test_the_helpers_tell_ends() -> None:
     assert expected(make_request(1, (3, END_AT + 1), 9))[1] is FinishReason.STOP
+
+
+def test_rows_that_go_on_decoding_are_the_same_list_until_somebody_joins_or_leaves() -> None:
+    scheduler = make_scheduler(make_request(1, 1, 100), make_request(2, 1, 5))
+    step(scheduler)
+    first, second = step(scheduler), step(scheduler)
+    assert first.decode is second.decode == [0, 1]
+    ids = [answer(scheduler, plan(scheduler))[0].request_ids for _ in range(2)]  # type: ignore[union-attr]
+    assert scheduler.categories()[1] is Category.EMPTY, "its five tokens are there"
+    assert ids == [[1, 2], [1, 2]]
+    alone = step(scheduler)
+    assert alone.decode == [0] and step(scheduler).decode is alone.decode
+    scheduler.add(make_request(3, 2, 9))
+    assert step(scheduler).decode is alone.decode, "a prompt beside them changes nothing for them"
+    assert step(scheduler).decode is alone.decode
+    assert step(scheduler).decode == [0, 1]
+
+
+def test_counts_are_right_for_a_group_that_ran_long() -> None:
+    scheduler = make_scheduler(*(make_request(n, 1, 40 + n) for n in range(1, 4)))
+    ends: list[Event] = []
+    flying = [plan(scheduler)]
+    while flying:
+        following = scheduler.plan()
+        flying += [following] if following is not None else []
+        ends += [event for event in answer(scheduler, flying.pop(0)) if isinstance(event, Finished)]
+    assert ends == [Finished(n, FinishReason.LENGTH, 1, 40 + n) for n in range(1, 4)]
+
+
+def test_a_stop_token_of_one_row_ends_that_row_alone() -> None:
+    scheduler = make_scheduler(make_request(1, 1, 90, stop_token_ids=frozenset({77})), make_request(2, 1, 90))
+    for _ in range(10):
+        step(scheduler)
+    assert answer(scheduler, plan(scheduler), 77) == [Tokens([1, 2], [77, 77]), Finished(1, FinishReason.STOP, 1, 11)]
+    for _ in range(5):
+        step(scheduler)
+    assert scheduler.abort([2]) == [Finished(2, FinishReason.ABORT, 1, 16)]
+
+
+def test_running_streams_are_in_every_pass_while_a_long_prompt_comes_in() -> None:
+    scheduler = make_scheduler(*(make_request(n, 1, 10**6) for n in range(1, 65)), batch=65)
+    step(scheduler)
+    scheduler.add(make_request(100, 512, 1))
+    for _ in range(40):
+        made = plan(scheduler)
+        assert made.decode == list(range(64)), "every stream gets its token in every pass"
+        assert sum(fed(made).values()) <= 100, "and no pass is longer than one chunk makes it"
+        if any(isinstance(event, Finished) for event in answer(scheduler, made)):
+            return
+    raise AssertionError("the prompt did not get through")

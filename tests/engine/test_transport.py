@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import threading
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -203,3 +204,10 @@ def test_messages_survive_the_way_to_another_process(message: Command | Event) -
 
 def test_no_message_was_forgotten() -> None:
     assert {type(message) for message in MESSAGES} == {*Command.__args__, *Event.__args__}  # type: ignore[attr-defined]
+
+
+def test_turns_at_the_interpreter_s_lock_are_short_while_workers_run() -> None:
+    usual = sys.getswitchinterval()
+    with engine(make_config(workers=2)):
+        assert sys.getswitchinterval() == pytest.approx(min(usual, 0.0005))
+    assert sys.getswitchinterval() == pytest.approx(usual)
