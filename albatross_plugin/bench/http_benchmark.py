@@ -29,7 +29,7 @@ from albatross_plugin.bench.report import Log, median, percentile
 MODULE = "albatross_plugin.bench.http_benchmark"
 PATH = "/v1/chat/completions"
 EVENT = b"data: {"
-COUNT = re.compile(rb'"completion_tokens":(\d+)')
+COUNT = re.compile(rb'"completion_tokens":\s*(\d+)')
 # The last bytes of an answer in which the usage stands.
 TAIL = 1024
 START_SECONDS = 1.0
@@ -174,25 +174,32 @@ def summarize(answers: Sequence[Answer]) -> dict[str, Any]:
     if good:
         wall = max(a.ended for a in good) - min(a.started for a in good)
         tokens, events = sum(a.tokens for a in good), sum(a.events for a in good)
-        firsts = [a.first - a.started for a in good]
         report |= {
             "tokens": tokens,
             "wall_s": round(wall, 4),
             "tokens_per_s": round(tokens / wall, 1),
-            "events_per_s": round(events / wall, 1),
-            "tokens_per_event": round(tokens / max(1, events), 3),
-            "first_ms": {"p50": round(1e3 * median(firsts), 1), "p99": round(1e3 * percentile(firsts, 0.99), 1)},
-            "longest_gap_ms": round(1e3 * max(a.longest_gap for a in good), 1),
+            "latency_ms": _spread([a.ended - a.started for a in good]),
         }
+        if events:
+            report |= {
+                "events_per_s": round(events / wall, 1),
+                "tokens_per_event": round(tokens / events, 3),
+                "first_ms": _spread([a.first - a.started for a in good]),
+                "longest_gap_ms": round(1e3 * max(a.longest_gap for a in good), 1),
+            }
     return report
 
 
-def split(before: dict[str, Any], after: dict[str, Any], profile: dict[str, float] | None, tokens: int) -> dict[str, Any]:
+def _spread(seconds: Sequence[float]) -> dict[str, float]:
+    return {"p50": round(1e3 * median(seconds), 1), "p99": round(1e3 * percentile(seconds, 0.99), 1)}
+
+
+def split(before: dict[str, Any], after: dict[str, Any], profile: dict[str, float] | None, tokens: int, wall: float) -> dict[str, Any]:
     """Microseconds of processor time per token by thread, and what the waits were."""
     part: dict[str, Any] = {}
     for name, seconds in sorted(after["threads"].items()):
         spent = seconds - before["threads"].get(name, 0.0)
-        if spent > 0.001:
+        if spent > 0:
             part[name] = round(1e6 * spent / tokens, 3)
     samples = after["lock"]["samples"] - before["lock"]["samples"]
     waited = after["lock"]["seconds"] - before["lock"]["seconds"]
@@ -201,7 +208,7 @@ def split(before: dict[str, Any], after: dict[str, Any], profile: dict[str, floa
     result: dict[str, Any] = {
         "cpu_us_per_token": part,
         "cpu_us_per_token_process": round(1e6 * busy / tokens, 3),
-        "cores_busy": round(busy / (after["now"] - before["now"]), 3),
+        "cores_busy": round(busy / wall, 3),
         "lock_wait_ms": {
             "mean": round(1e3 * waited / max(1, samples), 3),
             "longest": round(1e3 * longest, 2),
@@ -234,7 +241,7 @@ def run(endpoint: Endpoint, options: argparse.Namespace) -> dict[str, Any]:
     report = summarize(measure(endpoint, options))
     after, profile = asyncio.run(_threads(endpoint)), asyncio.run(_profile(endpoint))
     if report.get("tokens"):
-        report["split"] = split(before, after, profile, report["tokens"])
+        report["split"] = split(before, after, profile, report["tokens"], report["wall_s"])
     return report
 
 

@@ -87,7 +87,6 @@ class ThreadsPlugin:
             probe = self._probe = self._probe or LockProbe()
             longest, probe.longest = probe.longest, 0.0
             return {
-                "now": time.perf_counter(),
                 "threads": thread_seconds(),
                 "process": time.process_time(),
                 "lock": {"samples": probe.samples, "seconds": probe.seconds, "longest_since_last_call": longest},
