@@ -9,7 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tiny
-from gpu.official import official_checkpoint
+
+from albatross_plugin.bench.official import official_checkpoint
 
 pytestmark = pytest.mark.gpu
 
