@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any
 
 from albatross_plugin.config import EngineConfig
+from albatross_plugin.engine.collector import settle, unsettle
 from albatross_plugin.engine.messages import (
     Abort,
     Command,
@@ -64,10 +65,13 @@ class Worker:
     def run(self) -> None:
         """Load, serve, release. Nothing that happens in here leaves as an exception."""
         message = ""
+        settled = False
         executor: Executor | None = None
         try:
             executor = self._load()
             if executor is not None:
+                settle()
+                settled = True
                 self._serve(executor)
         except BaseException as error:
             # Also what is no Exception: a panic in an extension module ends this engine, not its callers' waits.
@@ -78,6 +82,8 @@ class Worker:
                 self._end_requests(message)
             finally:
                 self._release(executor, drain=not message)
+        if settled:
+            unsettle()
         self._emit([Down(message)])
 
     def _load(self) -> Executor | None:

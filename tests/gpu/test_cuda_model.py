@@ -28,7 +28,8 @@ def random_ids(count: int, seed: int = 0) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def inference() -> Iterator[None]:
-    with torch.inference_mode():
+    # Captures need a stream of their own.
+    with torch.inference_mode(), torch.cuda.stream(torch.cuda.Stream()):
         yield
     torch.cuda.empty_cache()
 

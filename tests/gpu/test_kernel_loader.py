@@ -268,7 +268,7 @@ def test_str_3_lists_of_products_are_checked(kernels: Any) -> None:
         kernels.gemv([weight], [x], [out], [4], False)
     with pytest.raises(RuntimeError, match="can have no activation"):
         kernels.gemv([weight], [x], [out], [1], True)
-    with pytest.raises(RuntimeError, match="got no weights"):
+    with pytest.raises(RuntimeError, match="got no weights|no tensor arguments"):
         kernels.gemv([], [], [], [], False)
 
 
