@@ -39,7 +39,7 @@ class EngineConfig:
     prefill_budget: int = _setting(
         0,
         "ALBATROSS_PREFILL_BUDGET",
-        "Most prompt tokens of all requests in one pass; 0 chooses 512 on the CPU and 4096 on a GPU.",
+        "Most prompt tokens of all requests in one pass; 0 chooses 512 on the CPU; on a GPU 16 a slot, at least 4096 and at most 16384.",
     )
     max_prefill_count: int = _setting(
         0,
@@ -120,7 +120,7 @@ class EngineConfig:
 
     @property
     def pass_budget(self) -> int:
-        return self.prefill_budget or (512 if self.device == "cpu" else 4096)
+        return self.prefill_budget or (512 if self.device == "cpu" else min(max(4096, 16 * self.batch), 16384))
 
     @property
     def gather_seconds(self) -> float:

@@ -40,10 +40,10 @@ class Views:
 
 
 def arena_bytes(spec: ModelSpec, tokens: int, rows: int) -> int:
-    """Bytes of an Arena for passes of up to ``tokens`` tokens and ``rows`` rows, the LoRAs' inner vectors taken as C wide."""
+    """Bytes of an Arena for up to ``tokens`` tokens and ``rows`` rows, and two workspaces; the LoRAs' inner vectors count as C wide."""
     per_token = (_VECTORS + 1) * spec.n_embd + spec.n_ffn
     per_row = 2 * spec.n_embd * 2 + spec.vocab_size * 4
-    return tokens * per_token * 2 + rows * per_row + WORKSPACE_BYTES
+    return tokens * per_token * 2 + rows * per_row + 2 * WORKSPACE_BYTES
 
 
 class Arena:

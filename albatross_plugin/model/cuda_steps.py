@@ -13,7 +13,7 @@ from torch import Tensor
 from albatross_plugin.model.arena import Views
 from albatross_plugin.model.cuda_model import CudaRWKV7, Rows
 from albatross_plugin.model.cuda_sampler import CudaSampler
-from albatross_plugin.model.graphs import bucket_for, bucket_sizes, capture, pass_sizes
+from albatross_plugin.model.graphs import MEASURED_PASS, bucket_for, bucket_sizes, capture, pass_sizes
 from albatross_plugin.model.products import Products
 
 logger = logging.getLogger(__name__)
@@ -146,7 +146,7 @@ class CudaSteps:
         """Measure the products for every size, then capture every size. No slot is in use yet."""
         self._slots.fill_(self._batch)
         self._ids.fill_(-1 - self._batch)
-        for size in with_progress(self._pass_sizes, "measuring passes"):
+        for size in with_progress([size for size in self._pass_sizes if size <= MEASURED_PASS], "measuring passes"):
             self._products.measure(size, heads=False)
         for size in with_progress(self._sizes, "measuring steps"):
             self._products.measure(size)

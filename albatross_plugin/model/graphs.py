@@ -10,6 +10,11 @@ import torch
 # Padding costs little: a padded row's state is not touched, and products grow in steps anyway.
 _SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 576, 640, 704, 768, 832, 896, 960, 1024)
 _STEP_BEYOND = 128
+# (below this size, the step to the next)
+_PASS_STEPS = ((64, 16), (128, 32), (512, 64), (1024, 128), (4096, 256))
+_PASS_STEP_BEYOND = 1024
+# Products of larger passes are all alike to cuBLASLt's own guess.
+MEASURED_PASS = 4096
 
 
 def capture(run: Callable[[], object], pool: Any = None) -> torch.cuda.CUDAGraph:
@@ -36,7 +41,9 @@ def pass_sizes(tokens: int) -> list[int]:
     """Numbers of tokens for which a pass with prompts is captured. Padding adds less than a half, from 1,024 tokens on a quarter."""
     sizes, size = [], 0
     while size < tokens:
-        size += 16 if size < 64 else 32 if size < 128 else 64 if size < 512 else 128 if size < 1024 else 256
+        size += (
+            16 if size < 64 else 32 if size < 128 else 64 if size < 512 else 128 if size < 1024 else 256 if size < MEASURED_PASS else 1024
+        )
         sizes.append(size)
     return sizes
 

@@ -19,6 +19,7 @@ CANDIDATES = 8
 NAMES = ("rkv", "output", "key", "value", "head")
 _LAYERS_TIMED = 8
 _REPLAYS = 3
+_LIBRARY_UP_FROM = 256
 # The share of zeros in the channel mix's hidden layer for one token, as real checkpoints have it.
 _ZEROS = 0.86
 NONE, TANH, SIGMOID, RELU_SQUARE = range(4)
@@ -29,12 +30,14 @@ _DOWN_ACTIVATIONS = (TANH, NONE, NONE, SIGMOID)
 class Ways:
     """For one number of rows: the chosen candidate of cuBLASLt per product, or None for our own kernel.
 
-    ``narrow``: r, k, v and the LoRAs' first halves are one launch of gemv (None in ``choice`` is then meant for all).
+    ``narrow``: r, k, v and the LoRAs' first halves are one launch of gemv. ``aside``: the LoRAs run beside r, k, v on a stream
+    of their own. ``grouped``: the operator for the LoRAs; ``up``: the same for their second halves, or "matmul" for cuBLASLt.
     """
 
     narrow: bool = False
     aside: bool = False
     grouped: str = "grouped_gemm"
+    up: str = "grouped_gemm"
     choice: dict[str, int | None] = field(default_factory=dict)
 
     def of(self, name: str) -> int | None:
@@ -50,9 +53,11 @@ class Products:
         self._ways: dict[int, Ways] = {}
         self._heads: dict[int, int | None] = {}
         self._side = torch.cuda.Stream(device)
+        # What runs beside the main stream must not share its workspace.
+        self._side_workspace = torch.empty_like(arena.workspace)
 
     def ways(self, tokens: int) -> Ways:
-        return self._ways.get(tokens) or Ways(grouped="gemv" if tokens <= GEMV_ROWS else "grouped_gemm")
+        return self._ways.get(tokens) or _usual_ways(tokens)
 
     # --- the forward pass calls these ----------------------------------------------------------------------------------
 
@@ -63,18 +68,18 @@ class Products:
             outputs = [views.rkv[0], views.rkv[1], views.rkv[2]] + [views.low[lora.kind] for lora in layer.loras]
             weights = [layer.rkv[0], layer.rkv[1], layer.rkv[2]] + [lora.down for lora in layer.loras]
             self._ops.gemv(weights, inputs, outputs, [NONE] * 3 + _activations(layer), False)
-            self._up(layer, views, "gemv")
+            self._up(layer, views, ways.up)
         elif ways.aside:
             here = torch.cuda.current_stream(self._device)
             self._side.wait_stream(here)
             with torch.cuda.stream(self._side):
                 self._down(layer, views, ways.grouped)
-                self._up(layer, views, ways.grouped)
+                self._up(layer, views, ways.up)
             self._matmul("rkv", ways, views.mixed[:3], layer.rkv, False, views.rkv, 0.0)
             here.wait_stream(self._side)
         else:
             self._down(layer, views, ways.grouped)
-            self._up(layer, views, ways.grouped)
+            self._up(layer, views, ways.up)
             self._matmul("rkv", ways, views.mixed[:3], layer.rkv, False, views.rkv, 0.0)
 
     def output(self, layer: CudaLayer, views: Views, ways: Ways) -> None:
@@ -118,6 +123,10 @@ class Products:
 
     def _up(self, layer: CudaLayer, views: Views, how: str) -> None:
         inputs, outputs = [views.low[lora.kind] for lora in layer.loras], [views.up[lora.kind] for lora in layer.loras]
+        if how == "matmul":
+            for lora, low, out in zip(layer.loras, inputs, outputs, strict=True):
+                self._ops.matmul(low, lora.up, False, out, 0.0, self._side_workspace, 0)
+            return
         getattr(self._ops, how)([lora.up for lora in layer.loras], inputs, outputs, [NONE] * len(inputs), False)
 
     # --- measuring -----------------------------------------------------------------------------------------------------
@@ -125,7 +134,7 @@ class Products:
     def measure(self, tokens: int, heads: bool = True) -> None:
         """Time every way of each product for ``tokens`` rows on this card with the model's own weights, and keep the fastest."""
         views = self._arena.views(tokens, min(tokens, self._arena.rows))
-        ways = Ways(grouped="gemv" if tokens <= GEMV_ROWS else "grouped_gemm")
+        ways = _usual_ways(tokens)
         layers = self._timed_layers(tokens)
         _fill(views)
         for name in ("rkv", "output", "key", "value"):
@@ -134,11 +143,26 @@ class Products:
         self._ways[tokens] = ways
         if heads and tokens <= self._arena.rows:
             self._heads[tokens] = self._best_head(views, tokens)
+        if tokens >= _LIBRARY_UP_FROM:
+            self._choose_up(views, ways, tokens)
         self._choose_arrangement(views, ways, tokens)
 
     def _timed_layers(self, tokens: int) -> list[CudaLayer]:
         """Several layers' weights in turn, so that they come from memory as in a step; a large pass takes long enough with one."""
         return self._weights.layers[: _LAYERS_TIMED if tokens < 512 else 2 if tokens < 2048 else 1]
+
+    def _choose_up(self, views: Views, ways: Ways, tokens: int) -> None:
+        """The LoRAs' second halves: one launch of ours, or one of cuBLASLt for each?"""
+        layers = self._timed_layers(tokens)
+
+        def spent(how: str) -> float:
+            def run() -> None:
+                for layer in layers:
+                    self._up(layer, views, how)
+
+            return self._time(run)
+
+        ways.up = min(("grouped_gemm", "matmul"), key=spent)
 
     def _choose_arrangement(self, views: Views, ways: Ways, tokens: int) -> None:
         """Few rows: one launch for all that reads the mixed inputs, or several? Many: the LoRAs beside r, k, v, or before?"""
@@ -226,6 +250,11 @@ class Products:
             mark.record(stream)
         marks[-1].synchronize()
         return float(min(first.elapsed_time(second) for first, second in pairwise(marks)))
+
+
+def _usual_ways(tokens: int) -> Ways:
+    kernel = "gemv" if tokens <= GEMV_ROWS else "grouped_gemm"
+    return Ways(grouped=kernel, up=kernel)
 
 
 def _activations(layer: CudaLayer) -> list[int]:
