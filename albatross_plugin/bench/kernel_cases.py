@@ -71,7 +71,10 @@ class KernelCases:
     """Cases for one model's sizes on one card. Buffers live as long as their case, so take one case after the other."""
 
     def __init__(self, sizes: ModelSizes, kernels: Any, device: torch.device, cache: int) -> None:
+        import torch
+
         self._sizes, self._ops, self._device, self._cache = sizes, kernels, device, cache
+        self._workspace = torch.empty(_WORKSPACE, device=device, dtype=torch.uint8)
 
     def all(self, batches: Sequence[int], only: str = "") -> Iterator[Case]:
         """Decoding with so many rows; the kernels for few rows and those of prompts always at their own sizes.
@@ -87,6 +90,7 @@ class KernelCases:
             ("sparse_linear", (self._sparse(rows) for rows in SPARSE_ROWS)),
             ("grouped_gemm", (self._lora("grouped_gemm", rows, down) for rows in wide for down in (True, False))),
             ("matmul", (case for rows in wide for case in self._products(rows, head=rows in batches))),
+            ("matmul", (self._lora("matmul", rows, False) for rows in wide)),
             ("relu_square", (self._relu_square(rows) for rows in wide)),
             ("sample", (self._sample(rows) for rows in batches)),
         ]
@@ -171,7 +175,7 @@ class KernelCases:
         """Independent products [rows, inputs] x [inputs, outputs] in one launch."""
         parts = [product_work(rows, inputs, outputs, 1, added, _FLOAT if is_float else HALF) for inputs, outputs in shapes]
         work = Work(sum(part.bytes for part in parts), sum(part.flops for part in parts))
-        run = getattr(self._ops, operator)
+        run = self._one_by_one if operator == "matmul" else getattr(self._ops, operator)
 
         def make() -> Call:
             weights = [self._half(outputs, inputs, scale=inputs**-0.5) for inputs, outputs in shapes]
@@ -182,6 +186,11 @@ class KernelCases:
             return lambda: run(weights, sources, results, list(activations), added)
 
         return self._case(operator, rows, variant, work, make)
+
+    def _one_by_one(self, weights: list[Tensor], sources: list[Tensor], results: list[Tensor], activations: list[int], added: bool) -> None:
+        """What a grouped product does, by cuBLASLt's first guess for each part."""
+        for weight, source, result in zip(weights, sources, results, strict=True):
+            self._ops.matmul(source, weight, False, result, float(added), self._workspace, 0)
 
     def _sparse(self, rows: int) -> Case:
         import torch
@@ -227,17 +236,14 @@ class KernelCases:
         transposed: bool = False,
         is_float: bool = False,
     ) -> Case:
-        import torch
-
         work = product_work(rows, inputs, outputs, count, added, _FLOAT if is_float else HALF)
-        workspace = torch.empty(_WORKSPACE, device=self._device, dtype=torch.uint8)
         several = (count,) if count > 1 else ()
         shape = (*several, inputs, outputs) if transposed else (*several, outputs, inputs)
 
         def buffers() -> tuple[Tensor, Tensor, bool, Tensor, float, Tensor]:
             out = self._half(*several, rows, outputs)
             weight = self._half(*shape, scale=inputs**-0.5)
-            return self._half(*several, rows, inputs), weight, transposed, out.float() if is_float else out, float(added), workspace
+            return self._half(*several, rows, inputs), weight, transposed, out.float() if is_float else out, float(added), self._workspace
 
         sets = [buffers() for _ in range(rotations(work.bytes, self._cache))]
         candidates = range(self._ops.matmul_candidates(*sets[0], CANDIDATES))
