@@ -13,6 +13,12 @@ namespace {
 constexpr int kTops = 20;
 constexpr int kFewRows = 128;   // up to here a block has its multiprocessor to itself
 constexpr float kRescaleBelow = 1e-6f;
+// Blocks that share a multiprocessor when there are many rows; before sm_80 it holds too few threads.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int kResident = 2;
+#else
+constexpr int kResident = 3;
+#endif
 
 // --- The draw ------------------------------------------------------------------------------------------------------
 
@@ -222,7 +228,7 @@ __device__ __noinline__ void record(const Row row, int token, float presence, fl
 }
 
 template <int kUnroll>
-__global__ void __launch_bounds__(kThreads, kUnroll > 4 ? 1 : 3) sample_kernel(const __grid_constant__ Sample p) {
+__global__ void __launch_bounds__(kThreads, kUnroll > 4 ? 1 : kResident) sample_kernel(const __grid_constant__ Sample p) {
   const int slot = p.slots[blockIdx.x];
   int4* result = reinterpret_cast<int4*>(p.results) + blockIdx.x;
   if (slot == p.scratch) {
