@@ -24,12 +24,14 @@ from albatross_plugin.model.graphs import pass_sizes
 from albatross_plugin.model.kernels import ops as load_kernels
 from albatross_plugin.model.products import Products
 from albatross_plugin.model.sampler import token_logprobs
+from albatross_plugin.model.spec import ModelSpec
 from albatross_plugin.model.state import StatePool, state_bytes
 
 logger = logging.getLogger(__name__)
 
 _STATES = {"fp16": torch.float16, "fp32": torch.float32, "auto": torch.float16}
 _DEPTH = 2
+_WIDEST = 8192
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,7 @@ class CudaExecutor:
         self._device = torch.device("cuda", spec.worker)
         torch.cuda.set_device(self._device)
         sizes, tensors = open_for_cuda(spec.model_path, spec.token_limit)
-        if sizes.n_ffn % 64:
-            raise CheckpointError(f"{sizes.name}: the channel mix is {sizes.n_ffn} wide; the CUDA kernels need a multiple of 64")
+        _check_sizes(sizes)
         self._ops = load_kernels()
         recurrent = _STATES[spec.state]
         free, _ = torch.cuda.mem_get_info(self._device)
@@ -203,3 +204,11 @@ class CudaExecutor:
                 entries += [token_logprobs(line, token, count, self._limit) for line, token in zip(numbers, part, strict=True)]
             result[chunk.slot] = entries
         return result
+
+
+def _check_sizes(sizes: ModelSpec) -> None:
+    for what, size, of in (("the channel mix's width", sizes.n_ffn, 64), ("the number of rows of emb.weight", sizes.vocab_size, 4)):
+        if size % of:
+            raise CheckpointError(f"{sizes.name}: {what} is {size}, and the CUDA kernels need a multiple of {of}; device=cpu takes any")
+    if sizes.n_embd > _WIDEST:
+        raise CheckpointError(f"{sizes.name} is {sizes.n_embd} wide, and the CUDA kernels end at {_WIDEST}")
