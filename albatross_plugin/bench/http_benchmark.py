@@ -215,7 +215,7 @@ def split(before: dict[str, Any], after: dict[str, Any], profile: dict[str, floa
         },
     }
     if profile and profile.get("requests"):
-        names = ("json_dump_ms", "yield_resume_ms", "disconnect_check_ms")
+        names = ("json_dump_ms", "yield_resume_ms")
         result["front_end_us_per_token"] = {name[:-3]: round(1e3 * profile[name] / tokens, 3) for name in names}
     return result
 
