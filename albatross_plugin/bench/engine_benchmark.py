@@ -28,6 +28,7 @@ from typing import Any
 from albatross_plugin.bench import instant_executor
 from albatross_plugin.bench.engine_runs import EngineRunner, Figures, arrivals, decode, prefill
 from albatross_plugin.bench.report import Log, table
+from albatross_plugin.config import EngineConfig
 from albatross_plugin.engine.step import WorkerSpec
 
 MODULE = "albatross_plugin.bench.engine_benchmark"
@@ -55,6 +56,7 @@ def spec_of(options: argparse.Namespace, batch: int) -> WorkerSpec:
         rows=batch + 1,
         token_limit=options.token_limit,
         threads=options.threads,
+        pass_tokens=EngineConfig(batch=batch, device=options.device).pass_budget,
         options=json.loads(options.options),
         **words,
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from albatross_plugin.engine.messages import ModelInfo
-from albatross_plugin.engine.step import StepPlan, StepResult, WorkerSpec
+from albatross_plugin.engine.step import Memory, StepPlan, StepResult, WorkerSpec
 
 NAME = "albatross_plugin.bench.instant_executor:InstantExecutor"
 # Ids of the World vocabulary that stand for a whole character or more, none of which can begin the next turn of a chat.
@@ -61,8 +61,8 @@ class InstantExecutor:
             time.sleep(max(0.0, ticket.ready - time.perf_counter()))
         return StepResult(ticket.step, ticket.tokens)
 
-    def memory(self) -> tuple[int, int]:
-        return 0, 0
+    def memory(self) -> Memory:
+        return Memory(0, 0)
 
     def close(self) -> None:
         pass

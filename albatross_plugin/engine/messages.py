@@ -117,7 +117,10 @@ class Failed:
 
 @dataclass(frozen=True)
 class Stats:
-    """A worker's figures since it started (counts) and over its last interval (times, seconds)."""
+    """A worker's figures since it started (counts) and over its last interval (times, seconds).
+
+    Memory is that of the worker's device; ``free_memory_bytes`` is None where it is not known.
+    """
 
     active: int
     waiting: int
@@ -131,6 +134,7 @@ class Stats:
     prefill_tokens_per_second: float
     memory_bytes: int
     peak_memory_bytes: int
+    free_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import perf_counter
 
 from albatross_plugin.engine.messages import Stats
-from albatross_plugin.engine.step import StepPlan
+from albatross_plugin.engine.step import Memory, StepPlan
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Meter:
     def due(self) -> bool:
         return self._clock() - self._reported >= STATS_INTERVAL
 
-    def report(self, active: int, waiting: int, memory: tuple[int, int]) -> Stats:
+    def report(self, active: int, waiting: int, memory: Memory) -> Stats:
         """The figures up to now; a new interval starts."""
         steps, generated, prefilled = self._since
         seconds = self._seconds or float("inf")
@@ -75,8 +75,9 @@ class Meter:
             step_seconds=self._seconds / max(1, self._steps - steps),
             decode_tokens_per_second=(self._generated - generated) / seconds,
             prefill_tokens_per_second=(self._prefill_tokens - prefilled) / seconds,
-            memory_bytes=memory[0],
-            peak_memory_bytes=memory[1],
+            memory_bytes=memory.used,
+            peak_memory_bytes=memory.peak,
+            free_memory_bytes=memory.free,
         )
         self._since = (self._steps, self._generated, self._prefill_tokens)
         self._seconds = 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from albatross_plugin.engine.messages import ModelInfo, TokenLogprobs
 from albatross_plugin.engine.request import Request
@@ -88,12 +88,20 @@ class WorkerSpec:
     options: dict[str, Any] = field(default_factory=dict)
 
 
+class Memory(NamedTuple):
+    """Bytes that the executor uses now, the most it used, and what is still free on its device (None: not known)."""
+
+    used: int
+    peak: int
+    free: int | None = None
+
+
 class Executor(Protocol):
     """Runs steps. Built inside the worker as ``Class(spec, progress)``; ``progress(loaded, total)`` counts bytes.
 
     ``launch`` queues a step and returns a ticket; ``collect`` waits for that ticket's result. At most
     ``pipeline_depth`` tickets are open at once, and they are collected in order. An exception from either
-    ends the requests of that step and no others. ``memory`` is (bytes in use, peak bytes).
+    ends the requests of that step and no others. ``memory`` may be called between steps.
     """
 
     pipeline_depth: int
@@ -103,7 +111,7 @@ class Executor(Protocol):
 
     def collect(self, ticket: Any) -> StepResult: ...
 
-    def memory(self) -> tuple[int, int]: ...
+    def memory(self) -> Memory: ...
 
     def close(self) -> None: ...
 

@@ -27,7 +27,7 @@ from albatross_plugin.engine.messages import (
 )
 from albatross_plugin.engine.meter import Meter
 from albatross_plugin.engine.scheduler import Scheduler
-from albatross_plugin.engine.step import Executor, StepPlan, WorkerSpec
+from albatross_plugin.engine.step import Executor, Memory, StepPlan, WorkerSpec
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Worker:
         self._shutdown: Shutdown | None = None
         self._progress_at = 0.0
         self._idle_reported = True
-        self._memory = (0, 0)
+        self._memory = Memory(0, 0)
 
     def run(self) -> None:
         """Load, serve, release. Nothing that happens in here leaves as an exception."""

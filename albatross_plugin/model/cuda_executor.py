@@ -12,7 +12,7 @@ from torch import Tensor
 
 from albatross_plugin.engine.messages import ModelInfo, TokenLogprobs
 from albatross_plugin.engine.request import Request
-from albatross_plugin.engine.step import StepPlan, StepResult, WorkerSpec
+from albatross_plugin.engine.step import Memory, StepPlan, StepResult, WorkerSpec
 from albatross_plugin.errors import CheckpointError, RequestError
 from albatross_plugin.model.arena import Arena, Views
 from albatross_plugin.model.cuda_memory import check_fits
@@ -117,9 +117,10 @@ class CudaExecutor:
             failures = {**failures, **ticket.failures}
         return StepResult(ticket.step, tokens, failures, logprobs or None, ticket.prompt_logprobs or None)
 
-    def memory(self) -> tuple[int, int]:
-        """(bytes in use, peak bytes) of this process on the card, as torch's allocator counts them."""
-        return torch.cuda.memory_allocated(self._device), torch.cuda.max_memory_allocated(self._device)
+    def memory(self) -> Memory:
+        """What torch's allocator counts for this process, and what the driver says is free on the card."""
+        used, peak = torch.cuda.memory_allocated(self._device), torch.cuda.max_memory_allocated(self._device)
+        return Memory(used, peak, torch.cuda.mem_get_info(self._device)[0])
 
     def close(self) -> None:
         """Wait for the card, then drop every reference to its memory and give it back to the driver."""

@@ -19,6 +19,7 @@ from albatross_plugin.model.products import Products
 logger = logging.getLogger(__name__)
 
 _ALIGN = 4
+_PINNED_BLOCKS = 6
 TOPS = 20
 
 
@@ -144,6 +145,7 @@ class CudaSteps:
 
     def prepare(self, graphs: bool) -> None:
         """Measure the products for every size, then capture every size. No slot is in use yet."""
+        _warm_pinned_memory(4 * sum(self._layout(self._pass_sizes[-1])))
         self._slots.fill_(self._batch)
         self._ids.fill_(-1 - self._batch)
         for size in with_progress([size for size in self._pass_sizes if size <= MEASURED_PASS], "measuring passes"):
@@ -179,6 +181,18 @@ class CudaSteps:
 def upload(numbers: Sequence[int], device: torch.device) -> Tensor:
     """int32 on the card, through pinned memory that torch keeps until the copy has run."""
     return torch.tensor(numbers, dtype=torch.int32).pin_memory().to(device, non_blocking=True)
+
+
+def _warm_pinned_memory(most: int) -> None:
+    """Let torch's cache of pinned memory hold some blocks of every size that ``upload`` will ask for, up to ``most`` bytes.
+
+    To pin memory holds up the whole device for milliseconds, which running streams would feel.
+    """
+    size, kept = 512, []
+    while size < 2 * most:
+        kept += [torch.empty(size, dtype=torch.uint8, pin_memory=True) for _ in range(_PINNED_BLOCKS)]
+        size *= 2
+    kept.clear()
 
 
 def with_progress(sizes: Sequence[int], what: str) -> Iterable[int]:

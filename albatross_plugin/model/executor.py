@@ -16,7 +16,7 @@ from torch import Tensor
 
 from albatross_plugin.engine.messages import ModelInfo, TokenLogprobs
 from albatross_plugin.engine.request import Request
-from albatross_plugin.engine.step import StepPlan, StepResult, WorkerSpec
+from albatross_plugin.engine.step import Memory, StepPlan, StepResult, WorkerSpec
 from albatross_plugin.errors import DeviceError, RequestError
 from albatross_plugin.model.batch import PackedBatch, pack, time_major
 from albatross_plugin.model.rwkv7 import RWKV7
@@ -100,12 +100,13 @@ class TorchExecutor:
             ticket.prompt_logprobs or None,
         )
 
-    def memory(self) -> tuple[int, int]:
-        """(bytes in use, peak bytes): what the driver counts on a GPU; weights, states and sampling tables on the CPU."""
+    def memory(self) -> Memory:
+        """What torch has allocated on a GPU; weights, states and sampling tables on the CPU."""
         if self._device.type == "cuda":
-            return torch.cuda.memory_allocated(self._device), torch.cuda.max_memory_allocated(self._device)
+            used, peak = torch.cuda.memory_allocated(self._device), torch.cuda.max_memory_allocated(self._device)
+            return Memory(used, peak, _free_bytes(self._device))
         total = self.info.weight_bytes + self._pool.memory_bytes + self._sampler.memory_bytes
-        return total, total
+        return Memory(total, total, _free_bytes(self._device))
 
     def close(self) -> None:
         """Drop every reference to weights and states and give the memory back to the system."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from albatross_plugin.engine.messages import ModelInfo, TokenLogprobs
 from albatross_plugin.engine.request import FinishReason, Request, SamplingParams
-from albatross_plugin.engine.step import StepPlan, StepResult, WorkerSpec
+from albatross_plugin.engine.step import Memory, StepPlan, StepResult, WorkerSpec
 
 NAME = "engine.fake_executor:FakeExecutor"
 END_AT = 60000
@@ -124,10 +124,10 @@ class FakeExecutor:
         result: StepResult = ticket
         return result
 
-    def memory(self) -> tuple[int, int]:
+    def memory(self) -> Memory:
         if self._options.get("memory_error"):
             raise RuntimeError("the driver does not answer")
-        return 1000, 2000
+        return Memory(1000, 2000, 3000)
 
     def close(self) -> None:
         if self._stage is not None:

@@ -6,7 +6,7 @@ import pytest
 from engine.running import engine, make_config, read_sync, submit_one
 
 from albatross_plugin.engine.meter import Meter
-from albatross_plugin.engine.step import Chunk, StepPlan
+from albatross_plugin.engine.step import Chunk, Memory, StepPlan
 
 
 class Clock:
@@ -48,10 +48,10 @@ def test_a_pause_does_not_dilute_the_rates() -> None:
         meter.wake()
         clock.now += 0.5
         meter.record(StepPlan(step, decode=[0], prefill=[Chunk(1, (1, 2, 3), True)]), 2, 2)
-    stats = meter.report(2, 1, (10, 20))
+    stats = meter.report(2, 1, Memory(10, 20, 30))
     assert (stats.decode_tokens_per_second, stats.prefill_tokens_per_second, stats.step_seconds) == (4.0, 6.0, 0.5)
     assert (stats.steps, stats.decode_rows, stats.prefill_tokens, stats.generated_tokens) == (2, 2, 6, 4)
-    again = meter.report(0, 0, (10, 20))
+    again = meter.report(0, 0, Memory(10, 20))
     assert again.decode_tokens_per_second == 0 and again.generated_tokens == 4
 
 
@@ -61,7 +61,7 @@ def test_stats_are_due_twice_a_second() -> None:
     assert not meter.due
     clock.now += 0.5
     assert meter.due
-    meter.report(0, 0, (0, 0))
+    meter.report(0, 0, Memory(0, 0))
     assert not meter.due
 
 

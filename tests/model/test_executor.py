@@ -34,7 +34,7 @@ def test_info_tells_what_the_file_holds(f1, executor):
 
 def test_memory_is_weights_states_and_tables(f1, executor):
     engine = executor(f1, rows=5)
-    in_use, peak = engine.memory()
+    in_use, peak, _ = engine.memory()
     tables = 5 * 65536 * (4 + 4 + 1) + 65536 * 4
     assert in_use == peak == engine.info.weight_bytes + 5 * engine.info.state_bytes_per_slot + tables
 
