@@ -69,16 +69,7 @@ class CudaExecutor:
         self._fed: dict[int, int] = {}
         self._broken: dict[int, str] = {}
         with torch.inference_mode(), torch.cuda.stream(self._stream):
-            weights = load_cuda_weights(sizes, tensors, self._device, progress)
-            del tensors
-            self._pool = StatePool(sizes, spec.rows, self._device, torch.float16, recurrent)
-            self._sampler = CudaSampler(spec.rows, sizes.vocab_size, spec.token_limit, self._device)
-            longest = pass_sizes(spec.pass_tokens + spec.rows)[-1]
-            arena = Arena(weights, longest, spec.rows, self._device)
-            products = Products(weights, arena, self._ops, self._device)
-            self._model = CudaRWKV7(weights, self._pool, arena, products, self._ops)
-            self._steps = CudaSteps(self._model, products, self._sampler, self._batch, longest, self._device)
-            self._steps.prepare(spec.graphs)
+            loaded = self._load(spec, sizes, tensors, recurrent, progress)
         ring = range(_DEPTH + 1)
         self._host = [torch.zeros(spec.rows, 4, dtype=torch.int32, pin_memory=True) for _ in ring]
         self._host_tops = [torch.zeros(spec.rows, 2, TOPS, dtype=torch.int32, pin_memory=True) for _ in ring]
@@ -86,7 +77,25 @@ class CudaExecutor:
         name = os.path.splitext(os.path.basename(spec.model_path))[0]
         slot_bytes = state_bytes(sizes, torch.float16, recurrent)
         kind = "float16" if recurrent == torch.float16 else "float16, state float32"
-        self.info = ModelInfo(name, sizes.n_layer, sizes.n_embd, sizes.vocab_size, str(self._device), kind, weights.bytes, slot_bytes)
+        self.info = ModelInfo(name, sizes.n_layer, sizes.n_embd, sizes.vocab_size, str(self._device), kind, loaded, slot_bytes)
+
+    def _load(
+        self, spec: WorkerSpec, sizes: ModelSpec, tensors: dict[str, Tensor], recurrent: torch.dtype, progress: Callable[[int, int], None]
+    ) -> int:
+        """Weights, states and working memory on the card, everything measured and captured; returns the bytes of the weights."""
+        file_bytes = sum(tensor.numel() * tensor.itemsize for tensor in tensors.values())
+        weights = load_cuda_weights(sizes, tensors, self._device, progress)
+        tensors.clear()
+        self._pool = StatePool(sizes, spec.rows, self._device, torch.float16, recurrent)
+        self._sampler = CudaSampler(spec.rows, sizes.vocab_size, spec.token_limit, self._device)
+        longest = pass_sizes(spec.pass_tokens + spec.rows)[-1]
+        arena = Arena(weights, longest, spec.rows, self._device)
+        products = Products(weights, arena, self._ops, self._device)
+        self._model = CudaRWKV7(weights, self._pool, arena, products, self._ops)
+        self._steps = CudaSteps(self._model, products, self._sampler, self._batch, longest, self._device)
+        # Reported again between sizes, so that a load that is called off ends there too.
+        self._steps.prepare(spec.graphs, lambda: progress(file_bytes, file_bytes))
+        return weights.bytes
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> _Ticket:

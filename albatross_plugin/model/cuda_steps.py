@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -143,14 +143,14 @@ class CudaSteps:
 
     # --- at load -------------------------------------------------------------------------------------------------------
 
-    def prepare(self, graphs: bool) -> None:
-        """Measure the products for every size, then capture every size. No slot is in use yet."""
+    def prepare(self, graphs: bool, tick: Callable[[], None] = lambda: None) -> None:
+        """Measure the products for every size, then capture every size. No slot is in use yet. ``tick`` is called between sizes."""
         _warm_pinned_memory(4 * sum(self._layout(self._pass_sizes[-1])))
         self._slots.fill_(self._batch)
         self._ids.fill_(-1 - self._batch)
-        for size in with_progress([size for size in self._pass_sizes if size <= MEASURED_PASS], "measuring passes"):
+        for size in with_progress([size for size in self._pass_sizes if size <= MEASURED_PASS], "measuring passes", tick):
             self._products.measure(size, heads=False)
-        for size in with_progress(self._sizes, "measuring steps"):
+        for size in with_progress(self._sizes, "measuring steps", tick):
             self._products.measure(size)
         # Once without a graph: what is loaded lazily must be there before a capture.
         self._block.zero_()
@@ -159,15 +159,15 @@ class CudaSteps:
         torch.cuda.current_stream(self._device).synchronize()
         if graphs:
             try:
-                self._capture()
+                self._capture(tick)
             except RuntimeError as error:
                 self.release()
                 logger.warning("CUDA graphs could not be captured (%s); every step is launched kernel by kernel, which is slower", error)
 
-    def _capture(self) -> None:
+    def _capture(self, tick: Callable[[], None]) -> None:
         pool = None
         for kept, sizes, run in ((self._graphs, self._sizes, self._decode), (self._pass_graphs, self._pass_sizes, self._forward)):
-            for size in with_progress(sizes, "capturing"):
+            for size in with_progress(sizes, "capturing", tick):
                 kept[size] = capture(lambda size=size, run=run: run(size), pool)  # type: ignore[misc]
                 pool = pool or kept[size].pool()
 
@@ -195,15 +195,14 @@ def _warm_pinned_memory(most: int) -> None:
     kept.clear()
 
 
-def with_progress(sizes: Sequence[int], what: str) -> Iterable[int]:
-    """A progress bar where somebody looks at a terminal and tqdm is there; a log line in any case."""
+def with_progress(sizes: Sequence[int], what: str, tick: Callable[[], None]) -> Iterator[int]:
+    """``sizes``, with a progress bar where somebody looks at a terminal and tqdm is there; a log line in any case."""
     logger.info("%s of %s rows", what, ", ".join(map(str, sizes)))
-    if sys.stderr.isatty():
-        bar = _progress_bar()
-        if bar is not None:
-            shown: Iterable[int] = bar(sizes, desc=what, unit="size", leave=False)
-            return shown
-    return sizes
+    bar = _progress_bar() if sys.stderr.isatty() else None
+    shown: Iterable[int] = sizes if bar is None else bar(sizes, desc=what, unit="size", leave=False)
+    for size in shown:
+        tick()
+        yield size
 
 
 def _progress_bar() -> Callable[..., Any] | None:
