@@ -26,16 +26,20 @@ PARAMS = (
 )
 
 
-def forward(recurrent: torch.dtype) -> None:
+def forward(recurrent: torch.dtype, own: bool) -> None:
     """Few rows (products of our own), many rows (cuBLASLt and grouped products), rows of one and of several tokens."""
     model = Model(tiny.random_checkpoint(2, 128, vocab=VOCAB), ROWS, 256, recurrent)
+    if own:
+        model.products._matmul = lambda name, ways, x, weight, transposed, out, beta: out.normal_()
+        model.products.head = lambda normed, logits: logits.normal_()
     for rows in (1, 2, 4, 8):
-        model.products.measure(rows)
+        if not own:
+            model.products.measure(rows)
         model.feed({slot: [slot + 1] for slot in range(rows)}, ragged=False)
-    for choice in (None, 0):
-        ways = model.products.ways(1)
-        ways.narrow, ways.choice = choice is None, dict.fromkeys(("output", "key", "value"), choice)
-        model.feed({3: [5]}, ragged=False)
+        ways = model.products.ways(rows)
+        ways.narrow, ways.choice = True, {"output": None, "key": None, "value": None if rows <= 4 else 0}
+        model.products._ways[rows] = ways
+        model.feed({slot: [slot + 1] for slot in range(rows)}, ragged=False)
     model.feed({slot: [slot + 1] for slot in range(ROWS)}, ragged=False)
     model.feed({0: [1], 5: list(range(1, 18)), 9: list(range(1, 41)), 2: [7, 8]})
 
@@ -57,7 +61,7 @@ def sample() -> None:
 def main() -> int:
     with torch.inference_mode(), torch.cuda.stream(torch.cuda.Stream()):
         for recurrent in (torch.float16, torch.float32):
-            forward(recurrent)
+            forward(recurrent, "--own" in sys.argv)
         sample()
         torch.cuda.synchronize()
     print("one pass of every kernel is done")

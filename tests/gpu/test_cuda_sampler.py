@@ -6,6 +6,7 @@ import collections
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -191,9 +192,9 @@ def test_smp_1_greedy_settings_give_the_maximum_beside_a_random_neighbour(params
     ],
 )
 @pytest.mark.parametrize("vocab", [64, 65536])
-def test_penalties_are_those_of_the_reference(params: dict[str, float], vocab: int) -> None:
-    if vocab == 64 and len(params.get("logit_bias", ())) > 10:
-        pytest.skip("a bias for more tokens than there are")
+def test_penalties_are_those_of_the_reference(params: dict[str, Any], vocab: int) -> None:
+    if "logit_bias" in params:
+        params = {**params, "logit_bias": tuple(pair for pair in params["logit_bias"] if pair[0] < vocab)}
     settings = SamplingParams(temperature=0, **params)
     prompt = (5, 63, 63, 10, 50, 61)
     one = Rows([SamplingParams(temperature=0), settings, SamplingParams()], vocab, prompt=prompt)
