@@ -53,6 +53,8 @@ def read_spec(name: str, tensors: Mapping[str, Tensor]) -> ModelSpec:
     heads, head_size = _matrix(name, "blocks.0.att.r_k", tensors["blocks.0.att.r_k"])
     if head_size != HEAD_SIZE:
         raise CheckpointError(f"{name}: blocks.0.att.r_k has shape {[heads, head_size]}, so the head size is {head_size}. {NEEDED}")
+    if width % HEAD_SIZE:
+        raise CheckpointError(f"{name}: emb.weight is {width} wide, which is no multiple of {HEAD_SIZE}. {NEEDED}")
     layers = _count_layers(name, tensors)
     if "blocks.0.ffn.key.weight" not in tensors:
         raise CheckpointError(f"{name}: blocks.0.ffn.key.weight is missing")

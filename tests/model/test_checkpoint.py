@@ -90,6 +90,10 @@ REFUSALS: dict[str, tuple[Callable[[State], object], str]] = {
     "DeepEmbed": (with_(blocks__0__ffn__s_emb__weight=torch.zeros(300, 32)), "blocks.0.ffn.s_emb.weight.* is not part of RWKV-7"),
     "two unknown keys": (with_(zeta=torch.zeros(1), alpha=torch.zeros(1)), "alpha and 1 more is not part"),
     "flat embedding": (with_(emb__weight=torch.zeros(300)), "emb.weight has shape 300, expected two dimensions"),
+    "a width that is no whole number of heads": (
+        lambda s: {k: v.narrow(1, 0, 100) if k in ("emb.weight", "head.weight") else v for k, v in s.items()},
+        "emb.weight is 100 wide, which is no multiple of 64",
+    ),
     "head of another size": (with_(head__weight=torch.zeros(200, 128)), "head.weight has shape 200 x 128, expected 300 x 128"),
     "square of another size": (
         with_(blocks__1__att__key__weight=torch.zeros(128, 64)),
