@@ -198,7 +198,8 @@ def _warm_pinned_memory(most: int) -> None:
 def with_progress(sizes: Sequence[int], what: str, tick: Callable[[], None]) -> Iterator[int]:
     """``sizes``, with a progress bar where somebody looks at a terminal and tqdm is there; a log line in any case."""
     logger.info("%s of %s rows", what, ", ".join(map(str, sizes)))
-    bar = _progress_bar() if sys.stderr.isatty() else None
+    # A process without a console, as on Windows, may have no stderr at all.
+    bar = _progress_bar() if sys.stderr is not None and sys.stderr.isatty() else None
     shown: Iterable[int] = sizes if bar is None else bar(sizes, desc=what, unit="size", leave=False)
     for size in shown:
         tick()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -25,8 +26,12 @@ def capture(run: Callable[[], object], pool: Any = None) -> torch.cuda.CUDAGraph
     graph.capture_begin(pool=pool, capture_error_mode="thread_local")
     try:
         run()
-    finally:
-        graph.capture_end()
+    except BaseException:
+        # The end of a capture that went wrong raises too, and says less.
+        with suppress(RuntimeError):
+            graph.capture_end()
+        raise
+    graph.capture_end()
     return graph
 
 
