@@ -15,7 +15,7 @@ from albatross_plugin.engine.request import Request
 from albatross_plugin.engine.step import Memory, StepPlan, StepResult, WorkerSpec
 from albatross_plugin.errors import CheckpointError, RequestError
 from albatross_plugin.model.arena import Arena, Views
-from albatross_plugin.model.cuda_memory import check_fits
+from albatross_plugin.model.cuda_memory import check_fits, drop_locals, give_back
 from albatross_plugin.model.cuda_model import CudaRWKV7
 from albatross_plugin.model.cuda_sampler import CudaSampler
 from albatross_plugin.model.cuda_steps import TOPS, CudaSteps, upload
@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 _STATES = {"fp16": torch.float16, "fp32": torch.float32, "auto": torch.float16}
 _DEPTH = 2
 _WIDEST = 8192
+_LOGIT_ROWS = 32
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class CudaExecutor:
         _check_sizes(sizes)
         self._ops = load_kernels()
         recurrent = _STATES[spec.state]
+        # What an earlier load left in torch's keeping counts as free.
+        give_back()
         free, _ = torch.cuda.mem_get_info(self._device)
         check_fits(sizes, weight_bytes(tensors), spec.rows - 1, spec.pass_tokens, recurrent, spec.graphs, free)
         self._stream = torch.cuda.Stream(self._device)
@@ -68,8 +71,15 @@ class CudaExecutor:
         self._requests: dict[int, Request] = {}
         self._fed: dict[int, int] = {}
         self._broken: dict[int, str] = {}
-        with torch.inference_mode(), torch.cuda.stream(self._stream):
-            loaded = self._load(spec, sizes, tensors, recurrent, progress)
+        try:
+            with torch.inference_mode(), torch.cuda.stream(self._stream):
+                loaded = self._load(spec, sizes, tensors, recurrent, progress)
+        except BaseException as error:
+            # Called off, or failed half way: nobody will close this object, and the next load needs the memory.
+            drop_locals(error)
+            vars(self).clear()
+            give_back()
+            raise
         ring = range(_DEPTH + 1)
         self._host = [torch.zeros(spec.rows, 4, dtype=torch.int32, pin_memory=True) for _ in ring]
         self._host_tops = [torch.zeros(spec.rows, 2, TOPS, dtype=torch.int32, pin_memory=True) for _ in ring]
@@ -118,9 +128,11 @@ class CudaExecutor:
         return _Ticket(plan.step, sampled, results, tops, ready, failures, prompt_logprobs)
 
     def collect(self, ticket: _Ticket) -> StepResult:
-        if ticket.ready is None or ticket.results is None:
+        if ticket.ready is not None:
+            # Also where nobody is sampled: else all passes of a long prompt would be queued at once, and a newcomer behind them.
+            ticket.ready.synchronize()
+        if ticket.results is None:
             return StepResult(ticket.step, [], ticket.failures, None, ticket.prompt_logprobs or None)
-        ticket.ready.synchronize()
         tokens, failures, logprobs = self._sampler.read(ticket.results, ticket.tops, ticket.slots)
         if ticket.failures:
             failures = {**failures, **ticket.failures}
@@ -138,14 +150,14 @@ class CudaExecutor:
         try:
             self._stream.synchronize()
         finally:
-            self._steps.release()
+            steps = self._steps
             for name in ("_model", "_steps", "_pool", "_sampler", "_host", "_host_tops"):
                 delattr(self, name)
             self._requests.clear()
-            clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
-            if clear is not None:
-                clear()
-            torch.cuda.empty_cache()
+            # Last, and after the references: on a card that has failed this raises too.
+            steps.release()
+            del steps
+            give_back()
 
     # --- parts of launch -----------------------------------------------------------------------------------------------
 
@@ -200,14 +212,16 @@ class CudaExecutor:
     def _prompt_logprobs(self, plan: StepPlan, starts: list[int], views: Views) -> dict[int, list[TokenLogprobs]]:
         """Numbers for the prompt tokens that follow the ones fed in this step, for the rows that want them. Waits for the card."""
         result: dict[int, list[TokenLogprobs]] = {}
+        # Few at a time: the log-softmax is memory that was not reserved.
+        most = min(self._batch, _LOGIT_ROWS)
         for start, chunk in zip(starts, plan.prefill, strict=True):
             request, fed = self._requests[chunk.slot], self._fed[chunk.slot]
             if not request.params.prompt_logprobs:
                 continue
             targets = request.prompt_ids[fed + 1 : fed + 1 + len(chunk.token_ids)]
             entries: list[TokenLogprobs] = []
-            for first in range(0, len(targets), self._batch):
-                part = targets[first : first + self._batch]
+            for first in range(0, len(targets), most):
+                part = targets[first : first + most]
                 index = upload(range(start + first, start + first + len(part)), self._device)
                 numbers = self._model.logits(views, index, len(part)).log_softmax(1).cpu()
                 count = request.params.logprobs or 0
@@ -217,7 +231,7 @@ class CudaExecutor:
 
 
 def _check_sizes(sizes: ModelSpec) -> None:
-    for what, size, of in (("the channel mix's width", sizes.n_ffn, 64), ("the number of rows of emb.weight", sizes.vocab_size, 4)):
+    for what, size, of in (("the channel mix's width", sizes.n_ffn, 64), ("the number of rows of emb.weight", sizes.vocab_size, 8)):
         if size % of:
             raise CheckpointError(f"{sizes.name}: {what} is {size}, and the CUDA kernels need a multiple of {of}; device=cpu takes any")
     if sizes.n_embd > _WIDEST:

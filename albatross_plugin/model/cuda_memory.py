@@ -1,7 +1,9 @@
-"""What a model and its slots need on a card, computed before anything is loaded."""
+"""What a model and its slots need on a card, computed before anything is loaded, and how it is given back."""
 
 from __future__ import annotations
 
+import logging
+import traceback
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +14,8 @@ from albatross_plugin.model.cuda_sampler import sampler_bytes
 from albatross_plugin.model.graphs import bucket_sizes, pass_sizes
 from albatross_plugin.model.spec import ModelSpec
 from albatross_plugin.model.state import state_bytes
+
+logger = logging.getLogger(__name__)
 
 # cuBLAS, the kernels' code and torch's rounding; a captured graph keeps its nodes on the card.
 _RESERVE = 256 << 20
@@ -65,4 +69,28 @@ def check_fits(spec: ModelSpec, weights: int, batch: int, pass_tokens: int, recu
 
 
 def _gib(count: int) -> str:
-    return f"{count / 2**30:.2f} GiB"
+    """Whole numbers all the way: a batch may be too large for a float."""
+    hundredths = count * 100 >> 30
+    return f"{hundredths // 100}.{hundredths % 100:02} GiB"
+
+
+def drop_locals(error: BaseException) -> None:
+    """Let go of what the frames that ``error`` has left still hold, which else lives as long as the error."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        traceback.clear_frames(link.__traceback__)
+        link = link.__cause__ or link.__context__
+
+
+def give_back() -> None:
+    """Return to the driver what torch's allocator keeps although nobody uses it."""
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is not None:
+        clear()
+    try:
+        torch.cuda.empty_cache()
+    except RuntimeError as error:
+        # A card that has failed, or one on which another worker is capturing a graph right now.
+        logger.debug("memory stays in torch's keeping: %s", error)

@@ -1,15 +1,21 @@
-"""What can be said of the CUDA engine's sizes without a card: captured sizes, memory, refusals."""
+"""What can be said of the CUDA engine without a card: captured sizes, memory, refusals, what is given back, who is waited for."""
 
 from __future__ import annotations
 
 import re
+import sys
+import weakref
+from typing import Any
 
 import pytest
 import torch
 
-from albatross_plugin.errors import DeviceError
-from albatross_plugin.model.cuda_memory import check_fits, need
-from albatross_plugin.model.graphs import bucket_for, bucket_sizes, pass_sizes
+from albatross_plugin.engine.step import StepResult
+from albatross_plugin.errors import CheckpointError, DeviceError
+from albatross_plugin.model.cuda_executor import CudaExecutor, _check_sizes, _Ticket
+from albatross_plugin.model.cuda_memory import check_fits, drop_locals, need
+from albatross_plugin.model.cuda_steps import with_progress
+from albatross_plugin.model.graphs import bucket_for, bucket_sizes, capture, pass_sizes
 from albatross_plugin.model.spec import ModelSpec
 
 SPEC = ModelSpec("1.5b", 24, 2048, 8192, 65536)
@@ -48,7 +54,7 @@ def test_str_1_a_refusal_names_the_largest_batch_that_fits() -> None:
 
 
 def test_str_1_a_batch_of_any_length_of_digits_is_refused() -> None:
-    for batch in (100_000_000, 10**40):
+    for batch in (100_000_000, 10**40, 10**400):
         with pytest.raises(DeviceError, match=r"Choose batch=\d{4} or fewer"):
             check_fits(SPEC, WEIGHTS, batch, 4096, torch.float16, True, 20 * GIB)
 
@@ -63,3 +69,70 @@ def test_a_slot_costs_what_its_state_and_tables_cost() -> None:
     state = 24 * 32 * 64 * 64
     assert single - half == state * 2
     assert half == state * 2 + 24 * 2 * 2048 * 2 + 2 * 4 * 65536 + 4 * 65536 // 8 + 64 + 3 * 65536 // 8
+
+
+@pytest.mark.parametrize(("hidden", "vocab", "named"), [(8192, 65540, "emb.weight is 65540"), (8200, 65536, "width is 8200")])
+def test_lod_1_sizes_that_the_kernels_cannot_take(hidden: int, vocab: int, named: str) -> None:
+    _check_sizes(SPEC)
+    with pytest.raises(CheckpointError, match=named):
+        _check_sizes(ModelSpec("odd", 24, 2048, hidden, vocab))
+
+
+class _Mark:
+    waits = 0
+
+    def synchronize(self) -> None:
+        self.waits += 1
+
+
+def test_a_pass_that_samples_nobody_is_waited_for() -> None:
+    mark: Any = _Mark()
+    nobody: Any = None
+    result = CudaExecutor.collect(nobody, _Ticket(7, (), None, None, mark, {3: "broken"}, {}))
+    assert result == StepResult(7, [], {3: "broken"}, None, None) and mark.waits == 1
+
+
+def test_mem_1_a_load_that_failed_holds_nothing() -> None:
+    kept: list[weakref.ref[torch.Tensor]] = []
+
+    def inner() -> None:
+        weights = torch.zeros(8)
+        kept.append(weakref.ref(weights))
+        raise ValueError("no")
+
+    def outer() -> None:
+        states = torch.zeros(8)
+        kept.append(weakref.ref(states))
+        try:
+            inner()
+        except ValueError as error:
+            raise RuntimeError("not at all") from error
+
+    with pytest.raises(RuntimeError) as raised:
+        outer()
+    drop_locals(raised.value)
+    assert len(kept) == 2 and all(reference() is None for reference in kept)
+
+
+def test_a_capture_that_fails_tells_its_first_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Graph:
+        def capture_begin(self, **_: object) -> None: ...
+
+        def capture_end(self) -> None:
+            raise RuntimeError("the capture was invalidated")
+
+    class Stream:
+        def synchronize(self) -> None: ...
+
+    def run() -> None:
+        raise RuntimeError("the real cause")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    with pytest.raises(RuntimeError, match="the real cause"):
+        capture(run)
+
+
+def test_sizes_are_gone_through_without_a_console(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    assert list(with_progress([1, 2], "measuring", lambda: None)) == [1, 2]
