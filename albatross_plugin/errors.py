@@ -51,6 +51,10 @@ class DeviceError(ValueError):
     """The requested device, or number of devices, is not there."""
 
 
+class DeviceLostError(RuntimeError):
+    """The device has failed for good: nothing that this process asks of it will work any more."""
+
+
 class TokenizerError(ValueError):
     """A vocabulary file is missing or cannot be read."""
 

@@ -101,7 +101,7 @@ class Executor(Protocol):
 
     ``launch`` queues a step and returns a ticket; ``collect`` waits for that ticket's result. At most
     ``pipeline_depth`` tickets are open at once, and they are collected in order. An exception from either
-    ends the requests of that step and no others. ``memory`` may be called between steps.
+    ends the requests of that step and no others, but for DeviceLostError, which ends the worker. ``memory`` may be called between steps.
     """
 
     pipeline_depth: int

@@ -28,6 +28,7 @@ from albatross_plugin.engine.messages import (
 from albatross_plugin.engine.meter import Meter
 from albatross_plugin.engine.scheduler import Scheduler
 from albatross_plugin.engine.step import Executor, Memory, StepPlan, WorkerSpec
+from albatross_plugin.errors import DeviceLostError
 
 logger = logging.getLogger(__name__)
 
@@ -82,8 +83,8 @@ class Worker:
                 self._end_requests(message)
             finally:
                 self._release(executor, drain=not message)
-        if settled:
-            unsettle()
+                if settled:
+                    unsettle()
         self._emit([Down(message)])
 
     def _load(self) -> Executor | None:
@@ -179,6 +180,8 @@ class Worker:
             return False
         try:
             self._tickets.append((plan, executor.launch(plan)))
+        except DeviceLostError:
+            raise
         except Exception as error:
             self._step_failed(executor, plan, error)
         return True
@@ -187,6 +190,8 @@ class Worker:
         plan, ticket = self._tickets.popleft()
         try:
             result = executor.collect(ticket)
+        except DeviceLostError:
+            raise
         except Exception as error:
             self._step_failed(executor, plan, error)
             return

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from albatross_plugin.engine.messages import ModelInfo, TokenLogprobs
 from albatross_plugin.engine.request import Request
 from albatross_plugin.engine.step import Memory, StepPlan, StepResult, WorkerSpec
-from albatross_plugin.errors import CheckpointError, RequestError
+from albatross_plugin.errors import CheckpointError, DeviceError, DeviceLostError, RequestError
 from albatross_plugin.model.arena import Arena, Views
 from albatross_plugin.model.cuda_memory import check_fits, drop_locals, give_back
 from albatross_plugin.model.cuda_model import CudaRWKV7
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 _STATES = {"fp16": torch.float16, "fp32": torch.float32, "auto": torch.float16}
 _DEPTH = 2
 _WIDEST = 8192
+# The second dimension of a grid.
+_MOST_ROWS = 65535
 _LOGIT_ROWS = 32
 
 
@@ -59,6 +62,8 @@ class CudaExecutor:
         torch.cuda.set_device(self._device)
         sizes, tensors = open_for_cuda(spec.model_path, spec.token_limit)
         _check_sizes(sizes)
+        if spec.rows > _MOST_ROWS:
+            raise DeviceError(f"batch={spec.rows - 1} is more than the kernels can take. Choose batch={_MOST_ROWS - 1} or fewer.")
         self._ops = load_kernels()
         recurrent = _STATES[spec.state]
         # What an earlier load left in torch's keeping counts as free.
@@ -107,9 +112,25 @@ class CudaExecutor:
         self._steps.prepare(spec.graphs, lambda: progress(file_bytes, file_bytes))
         return weights.bytes
 
-    @torch.inference_mode()
     def launch(self, plan: StepPlan) -> _Ticket:
-        """Queue the step and the copy of its results; nothing waits for the card."""
+        """Queue the step and the copy of its results; nothing waits for the card. Raises DeviceLostError."""
+        with self._watch():
+            return self._launch(plan)
+
+    @contextmanager
+    def _watch(self) -> Iterator[None]:
+        """Tell a step that failed from a card that did: after an illegal access every later call fails too."""
+        try:
+            yield
+        except RuntimeError as error:
+            try:
+                self._stream.query()
+            except RuntimeError:
+                raise DeviceLostError(f"{self._device} has failed, and only a restart of this process brings it back: {error}") from error
+            raise
+
+    @torch.inference_mode()
+    def _launch(self, plan: StepPlan) -> _Ticket:
         with torch.cuda.stream(self._stream):
             if plan.admit:
                 self._admit([(admission.slot, admission.request) for admission in plan.admit])
@@ -130,7 +151,8 @@ class CudaExecutor:
     def collect(self, ticket: _Ticket) -> StepResult:
         if ticket.ready is not None:
             # Also where nobody is sampled: else all passes of a long prompt would be queued at once, and a newcomer behind them.
-            ticket.ready.synchronize()
+            with self._watch():
+                ticket.ready.synchronize()
         if ticket.results is None:
             return StepResult(ticket.step, [], ticket.failures, None, ticket.prompt_logprobs or None)
         tokens, failures, logprobs = self._sampler.read(ticket.results, ticket.tops, ticket.slots)

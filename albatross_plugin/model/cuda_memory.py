@@ -56,7 +56,7 @@ def check_fits(spec: ModelSpec, weights: int, batch: int, pass_tokens: int, recu
         one = need(spec, weights, 1, pass_tokens, recurrent, graphs)
         raise DeviceError(
             f"{spec.name} needs {_gib(one.total)} of memory on the card ({_gib(weights)} for its weights), and {_gib(free)} is free. "
-            "Choose a smaller model, or end what else uses the card."
+            "Choose a smaller model or ALBATROSS_PREFILL_BUDGET, or end what else uses the card."
         )
     low, high = 1, batch
     while high - low > 1:

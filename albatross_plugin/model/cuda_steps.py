@@ -170,6 +170,8 @@ class CudaSteps:
             for size in with_progress(sizes, "capturing", tick):
                 kept[size] = capture(lambda size=size, run=run: run(size), pool)  # type: ignore[misc]
                 pool = pool or kept[size].pool()
+                # The first launch also brings the graph to the card; running streams shall not wait for that.
+                kept[size].replay()
 
     def release(self) -> None:
         for kept in (self._graphs, self._pass_graphs):

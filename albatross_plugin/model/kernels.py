@@ -17,10 +17,11 @@ logger = logging.getLogger(__name__)
 
 _lock = threading.Lock()
 _loaded: Any = None
+_proven: set[int] = set()
 
 
 def ops(config: EngineConfig | None = None) -> Any:
-    """``torch.ops.albatross_rwkv7``; see kernels/csrc/ops.cpp for the operators. The first call may build them.
+    """``torch.ops.albatross_rwkv7`` for the current card; see kernels/csrc/ops.cpp for the operators. The first call may build them.
 
     Raises DeviceError with every reason; a later call tries again.
     """
@@ -28,6 +29,10 @@ def ops(config: EngineConfig | None = None) -> Any:
     with _lock:
         if _loaded is None:
             _loaded = _load(config)
+        device = torch.cuda.current_device() if torch.cuda.is_available() else -1
+        if device not in _proven:
+            _prove(_loaded, device)
+            _proven.add(device)
         return _loaded
 
 
@@ -36,12 +41,18 @@ def _load(config: EngineConfig | None) -> Any:
     if found is None:
         raise DeviceError(f"the CUDA kernels need a card, but {cuda_problem()}. {CPU_HINT}")
     kernels = torch.ops.albatross_rwkv7
-    try:
-        # The smallest kernel, run once: code for another card loads without a complaint and fails at its first launch.
-        kernels.relu_square(torch.zeros(8, dtype=torch.float16, device="cuda"))
-        torch.cuda.synchronize()
-    except (RuntimeError, AttributeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise DeviceError(f"the CUDA kernels in {found.path} do not run on {torch.cuda.get_device_name()}: {reason}") from error
     logger.info("CUDA kernels: %s, %s (%s)", found.source, found.path, kernels.build_info())
     return kernels
+
+
+def _prove(kernels: Any, device: int) -> None:
+    """Run the smallest kernel once: code for another card loads without a complaint and fails at its first launch."""
+    try:
+        kernels.relu_square(torch.zeros(8, dtype=torch.float16, device=torch.device("cuda", device)))
+        torch.cuda.synchronize(device)
+    except (RuntimeError, AttributeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise DeviceError(
+            f"the CUDA kernels do not run on card {device}, {torch.cuda.get_device_name(device)}: {reason}. "
+            "With cards of several kinds set ALBATROSS_KERNEL_ARCH to PTX for the oldest, such as compute80, and start again."
+        ) from error

@@ -197,7 +197,7 @@ class Products:
         return tokens <= (SPARSE_ROWS if name == "value" else 0 if name == "rkv" else GEMV_ROWS)
 
     def _best(self, name: str, tokens: int, run: Callable[[Ways], None], ways: Ways) -> int | None:
-        if name == "value":
+        if name == "value" and tokens <= SPARSE_ROWS:
             views = self._arena.views(tokens, min(tokens, self._arena.rows))
             views.hidden.mul_(torch.rand_like(views.hidden) > _ZEROS)
         options: list[int | None] = list(range(self._count(name, tokens)))

@@ -88,9 +88,13 @@ class StatePool:
             parts = []
             for part, shape in enumerate(shapes):
                 value = initial_state[layer * PER_LAYER + part]
-                if not isinstance(value, Tensor) or tuple(value.shape) != shape:
-                    found = str(list(value.shape)) if isinstance(value, Tensor) else type(value).__name__
-                    raise RequestError(f"state: entry {layer * PER_LAYER + part} must have shape {list(shape)}, got {found}", param="state")
+                plain = isinstance(value, Tensor) and value.layout is torch.strided and value.is_floating_point() and not value.is_meta
+                if not plain or tuple(value.shape) != shape:
+                    found = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+                    raise RequestError(
+                        f"state: entry {layer * PER_LAYER + part} must be a dense tensor of floats of shape {list(shape)}, got {found}",
+                        param="state",
+                    )
                 parts.append(value)
             layers.append(parts)
         return layers

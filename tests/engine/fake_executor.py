@@ -10,6 +10,7 @@ from typing import Any
 from albatross_plugin.engine.messages import ModelInfo, TokenLogprobs
 from albatross_plugin.engine.request import FinishReason, Request, SamplingParams
 from albatross_plugin.engine.step import Memory, StepPlan, StepResult, WorkerSpec
+from albatross_plugin.errors import DeviceLostError
 
 NAME = "engine.fake_executor:FakeExecutor"
 END_AT = 60000
@@ -86,7 +87,8 @@ class _Row:
 
 class FakeExecutor:
     """Options: ``depth``; ``stage`` (a key of STAGES, whose permits every collect waits for); ``fail_launch`` and
-    ``fail_collect`` (steps that raise); ``die`` (step that raises a BaseException); ``load_error`` (an exception
+    ``fail_collect`` (steps that raise); ``die`` (step that raises a BaseException); ``lose_launch``
+    and ``lose_collect`` (steps that find the device lost); ``load_error`` (an exception
     class's name in builtins); ``load_stage`` (a key of STAGES that the load waits for, reporting progress);
     ``only`` (the worker that the load options apply to); ``memory_error`` (asked for its memory, it raises)."""
 
@@ -110,6 +112,8 @@ class FakeExecutor:
             self._stage.launched.release()
         if plan.step == self._options.get("die"):
             raise Violation("the device is gone")
+        if plan.step in self._options.get("lose_launch", ()):
+            raise DeviceLostError("the device is gone")
         if plan.step in self._options.get("fail_launch", ()):
             raise RuntimeError(f"launch {plan.step} failed")
         self._open += 1
@@ -119,6 +123,8 @@ class FakeExecutor:
         self._open -= 1
         if self._stage is not None:
             self._stage.wait()
+        if ticket.step in self._options.get("lose_collect", ()):
+            raise DeviceLostError("the device is gone")
         if ticket.step in self._options.get("fail_collect", ()):
             raise RuntimeError(f"collect {ticket.step} failed")
         result: StepResult = ticket

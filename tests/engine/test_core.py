@@ -197,8 +197,9 @@ def test_smp_5_a_bad_row_ends_that_request_alone(depth: int) -> None:
             assert tokens_of(deliveries, index) == expected(requests[index])[0]
 
 
-def test_sch_1_a_dead_worker_ends_every_request_and_refuses_new_ones() -> None:
-    with engine(make_config(batch=2), die=3, depth=2) as core:
+@pytest.mark.parametrize("fault", [{"die": 3}, {"lose_launch": [3]}, {"lose_collect": [3]}])
+def test_sch_1_a_dead_worker_ends_every_request_and_refuses_new_ones(fault: dict[str, object]) -> None:
+    with engine(make_config(batch=2), **fault, depth=2) as core:
         completions = [submit_one(core, max_tokens=50)[1] for _ in range(6)]
         for completion in completions:
             (end,) = ends_of(read_sync(completion))

@@ -54,8 +54,11 @@ def test_a_state_comes_back_as_it_was_written_and_reset_clears_it():
     [
         ([], "expected a list of 6 tensors for 2 layers, got 0"),
         (start_state(3, 128), "got 9"),
-        (start_state(2, 192), r"entry 0 must have shape \[128\], got \[192\]"),
-        ([torch.zeros(128), torch.zeros(64, 64)] + start_state(2, 128)[2:], r"entry 1 must have shape \[2, 64, 64\], got \[64, 64\]"),
+        (start_state(2, 192), r"entry 0 must be a dense tensor of floats of shape \[128\], got torch.float32 \[192\]"),
+        (
+            [torch.zeros(128), torch.zeros(64, 64)] + start_state(2, 128)[2:],
+            r"entry 1 must be .* of shape \[2, 64, 64\], got torch.float32 \[64, 64\]",
+        ),
         ([torch.zeros(128), "x"] + start_state(2, 128)[2:], "entry 1 .* got str"),
         (7, "got int"),
     ],
