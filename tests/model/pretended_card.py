@@ -27,29 +27,62 @@ class Card:
     """``eager`` counts operators that ran without a graph, ``replays`` the graphs that ran, ``waits`` waits for events and streams.
 
     Time is random, so that each of the ways to compute a product is the fastest somewhere. After ``refuse_after`` more captures, where
-    that is set, none succeeds.
+    that is set, none succeeds. ``problem``: what every operator raises from now on; ``lost``: so does everything else.
     """
 
     def __init__(self, seed: int = 0) -> None:
         self.refuse_after: int | None = None
+        self.problem = ""
+        self.lost = False
         self.eager = self.replays = self.waits = 0
         self._graphs: weakref.WeakSet[Graph] = weakref.WeakSet()
         self.kernels = Kernels(self.queue)
         self.capturing: list[Callable[[], None]] | None = None
         self.now = 0.0
+        # Streams that take part in the capture, and whether they got work that no other stream comes after.
+        self._unjoined: dict[Stream, bool] = {}
         self._random = random.Random(seed)
         self._default = Stream(self)
         self._thread = threading.local()
 
     def queue(self, run: Callable[[], None]) -> None:
         assert self.stream is not self._default, "work on the default stream is ordered with nothing"
+        self.check(self.problem)
         if self.capturing is not None:
+            assert self.stream in self._unjoined, "a stream that does not follow the one that is captured"
+            self._unjoined[self.stream] = True
             self.capturing.append(run)
             return
         self.eager += 1
         run()
 
+    def begin(self) -> None:
+        assert self.capturing is None and self.stream is not self._default
+        if self.refuse_after is not None:
+            self.refuse_after -= 1
+            if self.refuse_after < 0:
+                raise RuntimeError("no graphs today")
+        self.capturing, self._unjoined = [], {self.stream: False}
+
+    def end(self) -> list[Callable[[], None]]:
+        kept, self.capturing = self.capturing, None
+        self._unjoined.pop(self.stream)
+        assert kept is not None and not any(self._unjoined.values()), "work of another stream that nobody waits for"
+        return kept
+
+    def follow(self, stream: Stream, other: Stream) -> None:
+        """What ``stream`` gets from here on comes after all that ``other`` has got."""
+        assert other is not stream
+        if self.capturing is not None and other in self._unjoined:
+            self._unjoined[other] = False
+            self._unjoined.setdefault(stream, False)
+
+    def check(self, problem: str) -> None:
+        if problem:
+            raise RuntimeError(problem)
+
     def wait(self) -> None:
+        self.check(self.problem if self.lost else "")
         if self.capturing is not None:
             raise RuntimeError("operation not permitted when stream is capturing")
         self.waits += 1
@@ -105,8 +138,12 @@ class Stream:
     def synchronize(self) -> None:
         self._card.wait()
 
+    def query(self) -> bool:
+        self._card.check(self._card.problem if self._card.lost else "")
+        return True
+
     def wait_stream(self, other: Stream) -> None:
-        assert other is not self
+        self._card.follow(self, other)
 
 
 class Event:
@@ -134,15 +171,10 @@ class Graph:
         self._kept: list[Callable[[], None]] | None = None
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
-        assert self._card.capturing is None
-        if self._card.refuse_after is not None:
-            self._card.refuse_after -= 1
-            if self._card.refuse_after < 0:
-                raise RuntimeError("no graphs today")
-        self._card.capturing = []
+        self._card.begin()
 
     def capture_end(self) -> None:
-        self._kept, self._card.capturing = self._card.capturing, None
+        self._kept = self._card.end()
 
     @property
     def ready(self) -> bool:
@@ -153,6 +185,7 @@ class Graph:
 
     def replay(self) -> None:
         assert self._kept, "a graph that was not captured, or was reset"
+        self._card.check(self._card.problem)
         self._card.replays += 1
         for run in self._kept:
             run()

@@ -21,8 +21,10 @@ from albatross_plugin.adapter import AlbatrossRWKV
 from albatross_plugin.config import EngineConfig
 from albatross_plugin.engine.request import Request, SamplingParams
 from albatross_plugin.engine.step import Admission, Chunk, StepPlan
+from albatross_plugin.errors import DeviceLostError
 from albatross_plugin.model import cuda_executor
 from albatross_plugin.model.cuda_executor import CudaExecutor
+from albatross_plugin.model.cuda_steps import CudaSteps
 from albatross_plugin.model.executor import TorchExecutor
 
 VOCAB = 256
@@ -180,6 +182,10 @@ def test_a_captured_step_reads_the_slots_of_this_step(random_model: Path, make: 
     for number, slots in enumerate(([0, 1, 2], [5, 4, 3], [2, 0], [1], [3, 2, 1, 0], [4, 5, 0, 1, 2], [0, 1, 2, 3, 4, 5]), 1):
         step(StepPlan(number, [], slots))
     assert card.eager == eager, "all of them were replays"
+    newcomer = ask(9, prompt(9))
+    step(StepPlan(8, [Admission(5, newcomer)], [2, 1], [Chunk(5, newcomer.prompt_ids[:8], False)]))
+    step(StepPlan(9, [], [4], [Chunk(5, newcomer.prompt_ids[8:], True)]))
+    said.pop(5)
     for slot, tokens in said.items():
         assert len(tokens) > 3 and tokens == wanted[slot][: len(tokens)]
 
@@ -203,7 +209,7 @@ def test_a_slot_is_given_away_while_a_step_with_it_is_open(random_model: Path, m
     tickets, results = [], []
     for plan in plans:
         tickets.append(executor.launch(plan))
-        if len(tickets) == executor.pipeline_depth + 1:
+        if len(tickets) == executor.pipeline_depth:
             results.append(executor.collect(tickets.pop(0)).tokens)
     results += [executor.collect(ticket).tokens for ticket in tickets]
     zero, one, two = wanted
@@ -316,25 +322,38 @@ def test_without_graphs_every_step_is_launched_kernel_by_kernel(script: Path, ma
 def test_a_capture_that_fails_is_told_once(
     script: Path, make: Make, card: Card, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    prepare = cuda_executor.CudaSteps.prepare
+    real = CudaSteps._capture
 
-    def refuse(self: Any, graphs: bool, tick: Callable[[], None]) -> None:
-        # Measuring takes its own captures, which went well.
-        capture = self._capture
+    def failing(self: CudaSteps, tick: Callable[[], None]) -> None:
+        # Not before: measuring takes captures of its own.
+        card.refuse_after = 3
+        real(self, tick)
 
-        def failing(tick: Callable[[], None]) -> None:
-            card.refuse_after = 3
-            capture(tick)
-
-        self._capture = failing
-        prepare(self, graphs, tick)
-
-    monkeypatch.setattr(cuda_executor.CudaSteps, "prepare", refuse)
+    monkeypatch.setattr(CudaSteps, "_capture", failing)
     with caplog.at_level(logging.WARNING):
         executor = make(script, 4)
     assert [record.getMessage().count("no graphs today") for record in caplog.records] == [1]
     assert card.graphs == 0, "those that were captured before are given back"
     assert generate(executor, {0: [34], 3: [5, 34]}, greedy(), 7) == {0: SCRIPT[1:], 3: SCRIPT[1:]}
+
+
+def test_a_step_that_fails_is_told_from_a_card_that_does(script: Path, make: Make, card: Card) -> None:
+    executor = make(script, 4)
+    said = generate(executor, {0: [34]}, greedy(), 3)
+    card.problem = "no room for this one"
+    with pytest.raises(RuntimeError, match="no room") as raised:
+        executor.launch(StepPlan(9, [], [0]))
+    assert not isinstance(raised.value, DeviceLostError)
+    card.problem = ""
+    assert generate(executor, {0: [34]}, greedy(), 3) == said
+    ticket = executor.launch(StepPlan(9, [], [0]))
+    card.problem, card.lost = "an illegal memory access was encountered", True
+    for call in (lambda: executor.launch(StepPlan(10, [], [0])), lambda: executor.collect(ticket)):
+        with pytest.raises(DeviceLostError, match="illegal memory access"):
+            call()
+    with pytest.raises(RuntimeError, match="illegal"):
+        executor.close()
+    assert card.graphs == 0
 
 
 # --- life --------------------------------------------------------------------------------------------------------------
@@ -344,14 +363,17 @@ def test_a_capture_that_fails_is_told_once(
 def held(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
     """What the executor makes while it loads: weights, states, tables, working memory, steps."""
     made: list[weakref.ref[Any]] = []
-    for name in ("load_cuda_weights", "StatePool", "CudaSampler", "Arena", "CudaRWKV7", "CudaSteps"):
 
-        def spy(*arguments: Any, real: Any = getattr(cuda_executor, name)) -> Any:
+    def watched(real: Any) -> Callable[..., Any]:
+        def build(*arguments: Any) -> Any:
             thing = real(*arguments)
             made.append(weakref.ref(thing))
             return thing
 
-        monkeypatch.setattr(cuda_executor, name, spy)
+        return build
+
+    for name in ("load_cuda_weights", "StatePool", "CudaSampler", "Arena", "CudaRWKV7", "CudaSteps"):
+        monkeypatch.setattr(cuda_executor, name, watched(getattr(cuda_executor, name)))
     return made
 
 
