@@ -7,8 +7,6 @@ import threading
 
 _lock = threading.Lock()
 _settled = 0
-# What the host itself has frozen stays so.
-_foreign = False
 
 
 def settle() -> None:
@@ -17,10 +15,8 @@ def settle() -> None:
     A full collection walks over all containers of the process, some 70 ms with torch imported, and no thread runs meanwhile:
     every stream would stand still. What is made from now on is collected as usual, and so is what reference counts free.
     """
-    global _settled, _foreign
+    global _settled
     with _lock:
-        if not _settled:
-            _foreign = gc.get_freeze_count() > 0
         gc.collect()
         gc.freeze()
         _settled += 1
@@ -31,5 +27,5 @@ def unsettle() -> None:
     global _settled
     with _lock:
         _settled -= 1
-        if not _settled and not _foreign:
+        if not _settled:
             gc.unfreeze()

@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 UNLOADED = "the model was unloaded"
 FLUSH_AT = 8
+BATCHES_PER_TURN = 64
 JOIN_SECONDS = 10.0
 
 
@@ -77,6 +78,7 @@ class AsyncEngineCore:
         self._router = Router(self._ledger)
         self._ids = count(1)
         self._inbox: deque[tuple[_WorkerState, list[Event]]] = deque()
+        self._drain_due = False
         self._orphaned = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready: asyncio.Future[ModelInfo] | None = None
@@ -184,19 +186,31 @@ class AsyncEngineCore:
     def _on_events(self, worker: int, events: list[Event]) -> None:
         """Called on the workers' threads, once per step."""
         self._inbox.append((self._workers[self._numbers[worker]], events))
+        assert self._loop is not None
+        # A drain that is due takes these too; a loop that was closed has none to come.
+        if self._drain_due and not self._loop.is_closed():
+            return
+        self._drain_due = True
         try:
-            assert self._loop is not None
             self._loop.call_soon_threadsafe(self._drain)
         except RuntimeError:
             # The engine's loop was closed under a running worker: its callers are served from here instead.
             with self._orphaned:
-                self._drain()
+                while self._inbox:
+                    self._route_batches()
 
     def _drain(self) -> None:
-        """Route every batch that is there. Nothing stays behind: no token waits for a later one."""
+        """Route what is there. Nothing stays behind, but when workers are faster than this, others on the loop get their turns."""
+        self._drain_due = False
+        self._route_batches()
+        if self._inbox and not self._drain_due:
+            self._drain_due = True
+            asyncio.get_running_loop().call_soon(self._drain)
+
+    def _route_batches(self) -> None:
         try:
             buffered = 0
-            for _ in range(len(self._inbox)):
+            for _ in range(min(len(self._inbox), BATCHES_PER_TURN)):
                 worker, events = self._inbox.popleft()
                 buffered += 1
                 if any([self._take(worker, event) for event in events]) or buffered >= FLUSH_AT:

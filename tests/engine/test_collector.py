@@ -29,14 +29,3 @@ def test_cycles_that_are_made_later_are_collected() -> None:
         assert gc.collect() >= 10
     finally:
         unsettle()
-
-
-def test_what_a_host_has_frozen_stays_frozen() -> None:
-    gc.freeze()
-    frozen = gc.get_freeze_count()
-    try:
-        settle()
-        unsettle()
-        assert gc.get_freeze_count() >= frozen - 100
-    finally:
-        gc.unfreeze()

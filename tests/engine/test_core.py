@@ -336,6 +336,24 @@ def test_r10_shutdown_stops_every_worker_and_leaves_no_thread() -> None:
     assert set(threading.enumerate()) == before
 
 
+def test_workers_that_are_faster_than_the_loop_do_not_starve_it() -> None:
+    """What they send piles up meanwhile, but whoever else wants the loop gets a turn."""
+    with stage("fast") as control:
+        control.open()
+        running = Engine(make_config(workers=3, batch=2), stage="fast", depth=2)
+        running.start()
+        for _ in range(6):
+            submit_one(running.core, max_tokens=10**9)
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            began = time.monotonic()
+            running.call(asyncio.sleep(0))
+            assert time.monotonic() - began < 2
+        running.call(running.core.shutdown())
+        running.stop()
+        eventually(lambda: not any(t.name.startswith("albatross") for t in threading.enumerate()))
+
+
 def test_an_engine_loop_that_vanished_does_not_leave_readers_waiting() -> None:
     with stage("vanished") as control:
         running = Engine(make_config(batch=1), stage="vanished")
