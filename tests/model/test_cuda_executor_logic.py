@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import threading
@@ -14,11 +15,13 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from engine.running import read, tokens_of
 from gpu.card import generate, greedy, worker_spec
 from model.pretended_card import Card, pretend
 
 from albatross_plugin.adapter import AlbatrossRWKV
 from albatross_plugin.config import EngineConfig
+from albatross_plugin.engine.core import AsyncEngineCompletion, AsyncEngineCore
 from albatross_plugin.engine.request import Request, SamplingParams
 from albatross_plugin.engine.step import Admission, Chunk, StepPlan
 from albatross_plugin.errors import DeviceLostError
@@ -27,6 +30,7 @@ from albatross_plugin.model.cuda_executor import CudaExecutor
 from albatross_plugin.model.cuda_steps import CudaSteps
 from albatross_plugin.model.executor import TorchExecutor
 
+CUDA = "albatross_plugin.model.cuda_executor:CudaExecutor"
 VOCAB = 256
 SCRIPT = [34, 97, 47, 140, 11, 200, 17, 99]
 LENGTHS = (1, 2, 3, 7, 16, 17, 40)
@@ -305,7 +309,7 @@ def test_seeds_repeat_whoever_sits_beside_them(random_model: Path, make: Make, d
 
     executor = make(random_model, 8)
     alone = drive(executor, [request(0, 11)], 12).tokens[0]
-    many = drive(executor, [request(i, seed) for i, seed in enumerate((5, 11, 6, -3, 11, 1 << 70))], 12, chunk=4).tokens
+    many = drive(executor, [request(i, seed) for i, seed in enumerate((5, 11, 6, -3, 11, 11 + (1 << 40)))], 12, chunk=4).tokens
     assert many[1] == many[4] == alone and len(set(map(tuple, many))) == 5
 
 
@@ -421,13 +425,42 @@ def test_mem_1_a_load_that_is_called_off_leaves_nothing(script: Path, make: Make
     assert generate(make(script, 4), {0: [34]}, greedy(), 7)[0] == SCRIPT[1:]
 
 
+def test_an_engine_gives_slots_on_while_older_steps_are_under_way(random_model: Path, card: Card, reference: Callable[..., Any]) -> None:
+    """16 requests over 5 slots with chunked prompts, some of which are aborted: each says what it says alone."""
+    params = {index: greedy(3 + index % 7, logprobs=2) for index in range(16)}
+    requests = [Request(index + 1, prompt(1 + 5 * index % 37, 7), params[index], index) for index in range(16)]
+    wanted = [tokens[: params[i].max_tokens] for i, tokens in enumerate(reference(random_model, requests, 9).tokens)]
+    config = EngineConfig(batch=5, device="cpu", prefill_budget=16, prefill_chunk=6, decode_prefill_ratio=1, gather_ms=0.0)
+    spec = worker_spec(random_model, 5, VOCAB, executor=CUDA, pass_tokens=config.pass_budget)
+
+    async def abort(completion: AsyncEngineCompletion) -> None:
+        await completion.next_events()
+        completion.abort()
+        await read(completion)
+
+    async def run() -> list[list[int]]:
+        core = AsyncEngineCore(config, [spec])
+        await core.start()
+        try:
+            loop = asyncio.get_running_loop()
+            endless = [core.submit([Request(100 + i, prompt(9, i), greedy(10**6))], loop=loop) for i in range(3)]
+            open_ones = [core.submit([request], loop=loop) for request in requests]
+            found = await asyncio.gather(*map(read, open_ones), *map(abort, endless))
+            return [tokens_of(deliveries) for deliveries in found[: len(requests)]]
+        finally:
+            await core.shutdown()
+
+    assert asyncio.run(run()) == wanted
+    assert card.graphs == 0
+
+
 def test_a_whole_engine_with_more_requests_than_slots(tmp_path: Path, card: Card) -> None:
     """16 at once over 5 slots: steps are queued ahead, slots are given on while older steps are under way."""
     words = "abcdefghijklmnop"
     ids = [ord(letter) + 1 for letter in words]
     path = tiny.write(tmp_path / "engine.pth", tiny.script_checkpoint(ids, 2, 64))
     config = EngineConfig(batch=5, device="cpu", prefill_budget=32, gather_ms=0.0)
-    model = AlbatrossRWKV(str(path), 1, 5, config=config, executor="albatross_plugin.model.cuda_executor:CudaExecutor")
+    model = AlbatrossRWKV(str(path), 1, 5, config=config, executor=CUDA)
     options = model.options(SimpleNamespace(max_tokens=20, temperature=0.0, frequency_penalty=0.0))
     said: dict[int, str] = {}
 
