@@ -16,10 +16,14 @@ import peers
 import pytest
 import tiny
 import torch
+from gpu.card import worker_spec
+from model.plans import MARGIN_ON_A_CARD, SCRIPT, VOCAB
+from model.pretended_card import Card, pretend
 
 from albatross_plugin.engine.messages import TokenLogprobs
 from albatross_plugin.engine.request import Request, SamplingParams
 from albatross_plugin.engine.step import Admission, Chunk, StepPlan, WorkerSpec
+from albatross_plugin.model.cuda_executor import CudaExecutor
 from albatross_plugin.model.executor import TorchExecutor
 
 TOKEN_LIMIT = 65530
@@ -136,5 +140,50 @@ def package_greedy(tmp_path: Path) -> Callable[..., list[list[int]]]:
         assert answer["margin"] > LEAST_MARGIN, "the model's texts hang on a near-tie; choose another seed"
         tokens: list[list[int]] = answer["tokens"]
         return tokens
+
+    return run
+
+
+# --- the CUDA engine on a pretended card ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.write(tmp_path_factory.mktemp("script") / "script.pth", tiny.script_checkpoint(SCRIPT, 2, 64, VOCAB))
+
+
+@pytest.fixture(scope="session")
+def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.write(tmp_path_factory.mktemp("random") / "random.pth", tiny.random_checkpoint(2, 128, VOCAB, 4, torch.float16, 4.0))
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Card:
+    return pretend(monkeypatch)
+
+
+@pytest.fixture
+def make(card: Card) -> Iterator[Callable[..., CudaExecutor]]:
+    made: list[CudaExecutor] = []
+
+    def build(path: Path, batch: int = 8, progress: Callable[[int, int], None] = lambda loaded, total: None, **more: Any) -> CudaExecutor:
+        made.append(CudaExecutor(worker_spec(path, batch, VOCAB, **{"pass_tokens": 64, **more}), progress))
+        return made[-1]
+
+    yield build
+    for item in made:
+        item.close()
+    assert card.graphs == 0
+
+
+@pytest.fixture
+def reference(executor: Callable[..., TorchExecutor], drive: Callable[..., Any]) -> Callable[..., Any]:
+    """What TorchExecutor makes of the requests in float32, with an assurance that its texts do not hang on rounding."""
+
+    def run(path: Path, requests: Sequence[Request], count: int, **more: Any) -> Any:
+        outcome = drive(executor(path, rows=len(requests) + 1, limit=VOCAB), requests, count, **more)
+        for entry in (entry for entries in outcome.logprobs for entry in entries if len(entry.top) > 1):
+            assert entry.top[0][1] - entry.top[1][1] > MARGIN_ON_A_CARD, "a near-tie; choose another prompt"
+        return outcome
 
     return run
