@@ -85,10 +85,6 @@ class CudaExecutor:
             vars(self).clear()
             give_back()
             raise
-        ring = range(_DEPTH + 1)
-        self._host = [torch.zeros(spec.rows, 4, dtype=torch.int32, pin_memory=True) for _ in ring]
-        self._host_tops = [torch.zeros(spec.rows, 2, TOPS, dtype=torch.int32, pin_memory=True) for _ in ring]
-        self._turn = 0
         name = os.path.splitext(os.path.basename(spec.model_path))[0]
         slot_bytes = state_bytes(sizes, torch.float16, recurrent)
         kind = "float16" if recurrent == torch.float16 else "float16, state float32"
@@ -108,6 +104,10 @@ class CudaExecutor:
         products = Products(weights, arena, self._ops, self._device)
         self._model = CudaRWKV7(weights, self._pool, arena, products, self._ops)
         self._steps = CudaSteps(self._model, products, self._sampler, self._batch, longest, self._device)
+        ring = range(_DEPTH + 1)
+        self._host = [torch.zeros(spec.rows, 4, dtype=torch.int32, pin_memory=True) for _ in ring]
+        self._host_tops = [torch.zeros(spec.rows, 2, TOPS, dtype=torch.int32, pin_memory=True) for _ in ring]
+        self._turn = 0
         # Reported again between sizes, so that a load that is called off ends there too.
         self._steps.prepare(spec.graphs, lambda: progress(file_bytes, file_bytes))
         return weights.bytes
@@ -177,9 +177,11 @@ class CudaExecutor:
                 delattr(self, name)
             self._requests.clear()
             # Last, and after the references: on a card that has failed this raises too.
-            steps.release()
-            del steps
-            give_back()
+            try:
+                steps.release()
+            finally:
+                del steps
+                give_back()
 
     # --- parts of launch -----------------------------------------------------------------------------------------------
 
