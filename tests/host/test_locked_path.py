@@ -239,7 +239,8 @@ def test_mem_3_a_switch_ends_what_runs_and_what_waits(server: LiveHost, models: 
     body = {"prompt": "Hello", "max_tokens": 100000, **GREEDY}
     with ThreadPoolExecutor(2) as pool:
         streams = [pool.submit(server.events, "/v1/completions", body) for _ in range(2)]
-        wait_for(server.state.completion_lock.locked)
+        # One has the lock and the other stands before it: a call that came after the switch would be refused, not ended.
+        wait_for(lambda: server.state.completion_lock.locked() and bool(server.state.completion_lock._waiters))
         assert server.switch("").status_code == 200
         for stream in streams:
             last = json.loads(stream.result(15)[-1])
