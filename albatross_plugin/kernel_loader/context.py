@@ -55,7 +55,11 @@ def arch_of(text: str) -> str:
     """``sm90`` from ``sm90``, ``sm_90``, ``SM90`` or ``9.0``; ``compute80`` likewise. Raises DeviceError for anything else."""
     found = re.fullmatch(r"(sm|compute)?_?(\d{2,3}|\d{1,2}\.\d)", text.strip().lower())
     number = int(found[2].replace(".", "")) if found else 0
-    if found is None or number < LEAST_CAPABILITY:
+    if found is not None and number < LEAST_CAPABILITY:
+        raise DeviceError(
+            f"{text!r} is too old: the kernels need compute capability {LEAST_CAPABILITY / 10} or newer, such as sm75 or sm80"
+        )
+    if found is None:
         raise DeviceError(f"{text!r} names no architecture; use smNN for a card or computeNN for PTX, for example sm80, sm90 or compute80")
     return f"{found[1] or 'sm'}{number}"
 

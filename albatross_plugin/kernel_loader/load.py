@@ -58,7 +58,7 @@ def load_kernels(config: EngineConfig | None = None, root: Path | None = None) -
             return Loaded(root / choice.entry.path, "prebuilt", context, tuple(rejected))
         rejected.append(f"{choice.entry}: {problem}")
     for reason in rejected:
-        logger.debug("prebuilt kernels passed over: %s", reason)
+        logger.info("prebuilt kernels passed over: %s", reason)
     try:
         path, source = _load_built(Job(root / "csrc", facts, (forced or context.arch,), config.build_timeout), cache_root(config.cache_dir))
     except DeviceError as error:
@@ -74,7 +74,9 @@ def _load_library(path: Path) -> str | None:
     try:
         torch.ops.load_library(str(path))
     except (OSError, RuntimeError) as error:
-        return (str(error).strip() or type(error).__name__).splitlines()[0]
+        # torch tells the path, and what the system's loader said (a missing symbol, say) only in the cause.
+        cause = error.__cause__ or error.__context__ or error
+        return (str(cause).strip() or str(error).strip() or type(error).__name__).splitlines()[0]
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +15,7 @@ from typing import Any
 from albatross_plugin.kernel_loader.context import FIELDS, KernelContext, number_of
 
 MANIFEST = "manifest.json"
+_ARCH = re.compile(r"(sm|compute)[0-9]{2,3}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,11 @@ def _entry(row: Any) -> Entry | str:
     for key in (*FIELDS, "path", "sha256"):
         if not isinstance(row.get(key), str) or not row[key]:
             return f"has no text under {key!r}"
-    if not row["arch"].removeprefix("sm").removeprefix("compute").isdecimal():
-        return f"has the unknown arch {row['arch']!r}"
+    if not _ARCH.fullmatch(row["arch"]):
+        return f"has the unknown arch {row['arch'][:40]!r}"
+    if not row["path"].isprintable():
+        # Such a name cannot be given to the system, and must not be shown as it is either.
+        return f"has a path that is none: {row['path'][:80]!a}"
     path = PurePosixPath(row["path"])
     if path.is_absolute() or ".." in path.parts or "\\" in row["path"] or ":" in row["path"]:
         return f"points out of its folder: {row['path']}"
@@ -119,8 +124,8 @@ def check_file(root: Path, entry: Entry) -> str | None:
         if not file.resolve().is_relative_to(root.resolve()):
             return f"{entry}: points out of its folder"
         found = sha256_of(file)
-    except OSError as error:
-        return f"{entry}: cannot be read: {error.strerror or error}"
+    except (OSError, ValueError) as error:
+        return f"{entry}: cannot be read: {getattr(error, 'strerror', None) or error}"
     if found != entry.sha256:
         return f"{entry}: its SHA-256 is {found[:12]}..., the manifest says {entry.sha256[:12]}..."
     return None

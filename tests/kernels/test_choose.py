@@ -68,7 +68,13 @@ def test_architectures_are_read_as_people_write_them(text: str, arch: str) -> No
     assert arch_of(text) == arch
 
 
-@pytest.mark.parametrize("text", ["", "foo", "sm", "sm70", "90a", "9", "Hopper", "sm80,sm90", "compute", "sm9.01", "8.0+PTX"])
+@pytest.mark.parametrize("text", ["sm70", "6.1", "compute52"])
+def test_an_architecture_that_is_too_old_is_told_apart(text: str) -> None:
+    with pytest.raises(DeviceError, match="too old: the kernels need compute capability 7.5"):
+        arch_of(text)
+
+
+@pytest.mark.parametrize("text", ["", "foo", "sm", "90a", "9", "Hopper", "sm80,sm90", "compute", "sm9.01", "8.0+PTX"])
 def test_an_architecture_that_is_none_is_refused_with_examples(text: str) -> None:
     with pytest.raises(DeviceError, match=r"names no architecture.*sm80, sm90 or compute80"):
         arch_of(text)
