@@ -82,8 +82,9 @@ class Log:
             self._file.flush()
 
     def head(self, module: str, command: Sequence[str]) -> None:
-        """What a reader needs to repeat the run. ``command``: the words after ``python -m MODULE``."""
-        self.line(f"command: python -m {module} {' '.join(command)}".rstrip())
+        """What a reader needs to repeat the run. ``command``: the words after ``python -m MODULE``; files by their names alone."""
+        words = (Path(word).name if Path(word).is_absolute() else word for word in command)
+        self.line(f"command: python -m {module} {' '.join(words)}".rstrip())
         self.line(f"date: {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC")
         self.line(f"machine: {machine()}")
         self.line(f"versions: {versions()}")

@@ -47,3 +47,9 @@ def test_log_says_what_was_run_and_where_and_names_no_machine(tmp_path: Path, ca
     assert text.startswith("command: python -m albatross_plugin.bench.nothing --pairs 5\n") and text.endswith("0.5 tok/s\n")
     assert re.search(r"^machine: \d+ cores, ", text, re.MULTILINE) and "versions: Python 3." in text
     assert not re.search(r"(^|\s)/\w+/", text) and str(tmp_path) not in text
+
+
+def test_a_log_names_files_without_their_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Log() as log:
+        log.head("albatross_plugin.bench.nothing", ["--model", str(tmp_path / "rand.pth"), "--log", "runs/some.log"])
+    assert capsys.readouterr().out.startswith("command: python -m albatross_plugin.bench.nothing --model rand.pth --log runs/some.log\n")

@@ -74,6 +74,14 @@ def commands() -> list[tuple[str, list[str]]]:
     return found
 
 
+def test_logs_and_pages_name_no_folder_of_a_machine() -> None:
+    folders = re.compile(r"(?<![\w.~/<>-])/(?:work|tmp|root|home|opt|usr/lib|dev/shm|Users)/\S+")
+    kept = [file for file in (ROOT / "docs" / "benchmarks").iterdir() if file.suffix in (".log", ".jsonl")]
+    assert kept
+    found = {file.name: match[0] for file in [*PAGES, *kept] if (match := folders.search(file.read_text(encoding="utf-8")))}
+    assert found == {}
+
+
 def test_commands_name_environments_modules_and_extras_that_exist() -> None:
     tox = configparser.ConfigParser()
     tox.read(ROOT / "tox.ini", encoding="utf-8")
