@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from albatross_plugin.engine.messages import ModelInfo, TokenLogprobs
-from albatross_plugin.engine.request import Request
+from albatross_plugin.engine.request import MAX_LOGPROBS, Request
 from albatross_plugin.engine.step import Memory, StepPlan, StepResult, WorkerSpec
 from albatross_plugin.errors import CheckpointError, DeviceError, DeviceLostError, RequestError
 from albatross_plugin.model.arena import Arena, Views
 from albatross_plugin.model.cuda_memory import check_fits, drop_locals, give_back
 from albatross_plugin.model.cuda_model import CudaRWKV7
 from albatross_plugin.model.cuda_sampler import CudaSampler
-from albatross_plugin.model.cuda_steps import TOPS, CudaSteps, upload
+from albatross_plugin.model.cuda_steps import CudaSteps, upload
 from albatross_plugin.model.cuda_weights import load_cuda_weights, open_for_cuda, weight_bytes
 from albatross_plugin.model.graphs import pass_sizes
 from albatross_plugin.model.kernels import ops as load_kernels
@@ -106,7 +106,7 @@ class CudaExecutor:
         self._steps = CudaSteps(self._model, products, self._sampler, self._batch, longest, self._device)
         ring = range(_DEPTH + 1)
         self._host = [torch.zeros(spec.rows, 4, dtype=torch.int32, pin_memory=True) for _ in ring]
-        self._host_tops = [torch.zeros(spec.rows, 2, TOPS, dtype=torch.int32, pin_memory=True) for _ in ring]
+        self._host_tops = [torch.zeros(spec.rows, 2, MAX_LOGPROBS, dtype=torch.int32, pin_memory=True) for _ in ring]
         self._turn = 0
         # Reported again between sizes, so that a load that is called off ends there too.
         self._steps.prepare(spec.graphs, lambda: progress(file_bytes, file_bytes))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from albatross_plugin.engine.request import MAX_LOGPROBS
 from albatross_plugin.model.arena import Views
 from albatross_plugin.model.cuda_model import CudaRWKV7, Rows
 from albatross_plugin.model.cuda_sampler import CudaSampler
@@ -20,7 +21,6 @@ logger = logging.getLogger(__name__)
 
 _ALIGN = 4
 _PINNED_BLOCKS = 6
-TOPS = 20
 
 
 class CudaSteps:
@@ -51,15 +51,11 @@ class CudaSteps:
             return torch.zeros(shape, dtype=torch.int32, device=device)
 
         self.last = ints(batch + 1)
-        self.results, self.tops = ints(batch + 1, 4), ints(batch + 1, 2, TOPS)
+        self.results, self.tops = ints(batch + 1, 4), ints(batch + 1, 2, MAX_LOGPROBS)
         self._slots, self._ids = ints(batch + 1), ints(batch + 1)
         self._block = ints(sum(self._layout(self._pass_sizes[-1])))
         self._decoding: Sequence[int] | None = None
         self._bucket = 0
-
-    @property
-    def longest_pass(self) -> int:
-        return self._pass_sizes[-1]
 
     # --- decode steps --------------------------------------------------------------------------------------------------
 
@@ -148,10 +144,10 @@ class CudaSteps:
         _warm_pinned_memory(4 * sum(self._layout(self._pass_sizes[-1])))
         self._slots.fill_(self._batch)
         self._ids.fill_(-1 - self._batch)
-        for size in with_progress([size for size in self._pass_sizes if size <= MEASURED_PASS], "measuring passes", tick):
-            self._products.measure(size, heads=False)
-        for size in with_progress(self._sizes, "measuring steps", tick):
-            self._products.measure(size)
+        # A size that both a step and a pass may have is measured once.
+        measured = {*self._sizes, *(size for size in self._pass_sizes if size <= MEASURED_PASS)}
+        for size in with_progress(sorted(measured), "measuring products", tick):
+            self._products.measure(size, heads=size in self._sizes)
         # Once without a graph: what is loaded lazily must be there before a capture.
         self._block.zero_()
         self._decode(self._sizes[-1])

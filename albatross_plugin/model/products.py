@@ -16,7 +16,6 @@ from albatross_plugin.model.graphs import capture
 
 GEMV_ROWS = 8
 CANDIDATES = 8
-NAMES = ("rkv", "output", "key", "value", "head")
 _LAYERS_TIMED = 8
 _REPLAYS = 3
 _LIBRARY_UP_FROM = 256
@@ -139,7 +138,7 @@ class Products:
         _fill(views)
         for name in ("rkv", "output", "key", "value"):
             run = self._trial(name, views, layers)
-            ways.choice[name] = self._best(name, tokens, run, ways)
+            ways.choice[name] = self._best(name, tokens, run)
         self._ways[tokens] = ways
         if heads and tokens <= self._arena.rows:
             self._heads[tokens] = self._best_head(views, tokens)
@@ -196,36 +195,24 @@ class Products:
         """Whether a kernel of ours can do this product for so many rows."""
         return tokens <= (SPARSE_ROWS if name == "value" else 0 if name == "rkv" else GEMV_ROWS)
 
-    def _best(self, name: str, tokens: int, run: Callable[[Ways], None], ways: Ways) -> int | None:
+    def _best(self, name: str, tokens: int, run: Callable[[Ways], None]) -> int | None:
         if name == "value" and tokens <= SPARSE_ROWS:
             views = self._arena.views(tokens, min(tokens, self._arena.rows))
             views.hidden.mul_(torch.rand_like(views.hidden) > _ZEROS)
-        options: list[int | None] = list(range(self._count(name, tokens)))
-        if self._own(name, tokens):
-            options.append(None)
-        best, least = options[0], float("inf")
-        for option in options:
-            trial = Ways(choice={name: option})
-            spent = self._time(lambda trial=trial: run(trial))  # type: ignore[misc]
-            if spent < least:
-                best, least = option, spent
-        return best
+        return self._fastest(self._count(name, tokens), self._own(name, tokens), lambda option: run(Ways(choice={name: option})))
 
     def _best_head(self, views: Views, tokens: int) -> int | None:
-        options: list[int | None] = list(
-            range(
-                self._ops.matmul_candidates(views.normed, self._weights.head, False, views.logits, 0.0, self._arena.workspace, CANDIDATES)
-            )
-        )
-        if tokens <= GEMV_ROWS:
-            options.append(None)
-        best, least = options[0], float("inf")
-        for option in options:
+        def run(option: int | None) -> None:
             self._heads[tokens] = option
-            spent = self._time(lambda: self.head(views.normed, views.logits))
-            if spent < least:
-                best, least = option, spent
-        return best
+            self.head(views.normed, views.logits)
+
+        shape = (views.normed, self._weights.head, False, views.logits, 0.0, self._arena.workspace)
+        return self._fastest(int(self._ops.matmul_candidates(*shape, CANDIDATES)), self._own("head", tokens), run)
+
+    def _fastest(self, candidates: int, own: bool, run: Callable[[int | None], None]) -> int | None:
+        """Which of cuBLASLt's ``candidates``, and of our kernel (None) where there is an ``own`` one, takes the least time."""
+        options: list[int | None] = [*range(candidates), *([None] if own else [])]
+        return min(options, key=lambda option: self._time(lambda: run(option)))
 
     def _count(self, name: str, tokens: int) -> int:
         layer, views = self._weights.layers[0], self._arena.views(tokens, min(tokens, self._arena.rows))
