@@ -63,11 +63,9 @@ static_assert(kTeam == 128, "the barrier says so in numbers");
 
 // --- The half that prepares and finishes: eight threads for a token --------------------------------------------------
 
-// What a chunk's finish needs of its preparation.
-struct Kept {
-  float v[kKeys];
-  float bonus;
-};
+// What a chunk's finish needs of its preparation, v and the bonus, waits in rows of the registers that hold the state in the
+// other half: v of the chunk before and of the one that is being advanced, and both bonuses in a row of their own.
+constexpr int kBefore = 0, kNow = 1, kBonus = 2;
 
 struct Preparer {
   const Wkv& p;
@@ -129,7 +127,7 @@ struct Preparer {
   }
 
   // A chunk's tokens past the end of the row stay zero: they neither decay the state nor add to it.
-  __device__ void prepare(int chunk, Kept& kept) const {
+  __device__ __forceinline__ void prepare(int chunk, float (&v)[kKeys], float& bonus_kept) const {
     Chunk& out = shared.chunk[chunk % 2];
     const bool here = valid(chunk);
     const int64_t at = offset(chunk);
@@ -142,8 +140,8 @@ struct Preparer {
     load(p.r, at, here, r);
     load(p.k, at, here, k);
     load(p.a_up, at, here, a);
-    values(at, here, kept.v);
-    put_rows(out.v[time()], kept.v);
+    values(at, here, v);
+    put_rows(out.v[time()], v);
     accumulate(log_decay, with, without);
 
     float kk[kKeys], k_a[kKeys], r_k[kKeys];
@@ -165,7 +163,7 @@ struct Preparer {
     const float scale = inverse_norm(warp_sum<kLanes>(squares));
     b_r = warp_sum<kLanes>(b_r) * scale;
     k_r = warp_sum<kLanes>(k_r);
-    kept.bonus = warp_sum<kLanes>(bonus);
+    bonus_kept = warp_sum<kLanes>(bonus);
     if (lane() == 0) out.scalars[time()] = make_float2(b_r, k_r);
 #pragma unroll
     for (int e = 0; e < kKeys; ++e) {
@@ -185,7 +183,7 @@ struct Preparer {
   }
 
   // GroupNorm of y, bonus and gate.
-  __device__ void finish(int chunk, const Kept& kept) const {
+  __device__ __forceinline__ void finish(int chunk, const float (&v)[kKeys], float bonus) const {
     const bool here = valid(chunk);
     const int64_t at = offset(chunk);
     float y[kKeys], g[kKeys], weight[kKeys], bias[kKeys];
@@ -204,7 +202,7 @@ struct Preparer {
     }
     const float scale = rsqrtf(warp_sum<kLanes>(squares) * (1.0f / kHeadSize) + kGroupNormEps);
 #pragma unroll
-    for (int e = 0; e < kKeys; ++e) y[e] = (fmaf(y[e] * scale, weight[e], bias[e]) + kept.bonus * kept.v[e]) * g[e];
+    for (int e = 0; e < kKeys; ++e) y[e] = (fmaf(y[e] * scale, weight[e], bias[e]) + bonus * v[e]) * g[e];
     if (here) store8(p.out + at, to_half8(y));
   }
 
@@ -353,34 +351,39 @@ __global__ void __launch_bounds__(2 * kTeam, 2) sequence_kernel(Wkv p) {
   const Place place = {static_cast<int64_t>(start) * p.width + head * kHeadSize, head * kHeadSize, p.starts[row + 1] - start};
   if (place.length <= 1 || slot == p.scratch) return;
   const int chunks = ceil_div(place.length, kChunk);
-
-  if (threadIdx.x >= kTeam) {
-    const Preparer preparer = {p, place, shared, static_cast<int>(threadIdx.x) - kTeam};
-    Kept before = {}, now = {}, next = {};
-    // Each turn but the first belongs to the chunk that the other half advances.
-#pragma unroll 1
-    for (int chunk = -1; chunk < chunks; ++chunk) {
-      // The finish reads what the preparation overwrites; the same thread does both in the same places.
-      if (chunk > 0) preparer.finish(chunk - 1, before);
-      if (chunk + 1 < chunks) preparer.prepare(chunk + 1, next);
-      before = now;
-      now = next;
-      __syncthreads();
-    }
-    preparer.finish(chunks - 1, before);
+  const bool prepares = threadIdx.x >= kTeam;
+  const Preparer preparer = {p, place, shared, static_cast<int>(threadIdx.x) - kTeam};
+  const int lane = threadIdx.x % kLanes, first = threadIdx.x / kLanes * kRows;
+  State* const own = static_cast<State*>(p.state) +
+                     ((static_cast<int64_t>(slot) * gridDim.x + head) * kHeadSize + first) * kHeadSize + lane * kKeys;
+  // What a thread carries from turn to turn: four rows of the state, or what two chunks' finishes need.
+  Tile carried = {};
+  if (prepares) {
+    preparer.prepare(0, carried.at[kNow], carried.at[kBonus][kNow]);
   } else {
-    const int lane = threadIdx.x % kLanes, first = threadIdx.x / kLanes * kRows;
-    State* const own = static_cast<State*>(p.state) +
-                       ((static_cast<int64_t>(slot) * gridDim.x + head) * kHeadSize + first) * kHeadSize + lane * kKeys;
-    Tile state;
-    load_tile(state, own);
+    load_tile(carried, own);
+  }
+  // Both halves meet at this one barrier, once a chunk.
+#pragma unroll 1
+  for (int chunk = 0;; ++chunk) {
     __syncthreads();
-    for (int chunk = 0; chunk < chunks; ++chunk) {
+    if (chunk == chunks) break;
+    if (prepares) {
+      // The finish reads what the preparation overwrites; the same thread does both in the same places.
+      if (chunk > 0) preparer.finish(chunk - 1, carried.at[kBefore], carried.at[kBonus][kBefore]);
+#pragma unroll
+      for (int e = 0; e < kKeys; ++e) carried.at[kBefore][e] = carried.at[kNow][e];
+      carried.at[kBonus][kBefore] = carried.at[kBonus][kNow];
+      if (chunk + 1 < chunks) preparer.prepare(chunk + 1, carried.at[kNow], carried.at[kBonus][kNow]);
+    } else {
       const int left = place.length - chunk * kChunk;
-      advance_chunk(state, shared.chunk[chunk % 2], left < kChunk ? left : kChunk, lane, first);
-      __syncthreads();
+      advance_chunk(carried, shared.chunk[chunk % 2], left < kChunk ? left : kChunk, lane, first);
     }
-    store_tile(state, own);
+  }
+  if (prepares) {
+    preparer.finish(chunks - 1, carried.at[kBefore], carried.at[kBonus][kBefore]);
+  } else {
+    store_tile(carried, own);
   }
 }
 
