@@ -85,6 +85,11 @@ class EngineConfig:
     load_timeout: float = _setting(
         300.0, "ALBATROSS_LOAD_TIMEOUT", "Seconds until a load that has not ended is given up; building the kernels does not count.", 1
     )
+    step_timeout: float = _setting(
+        600.0,
+        "ALBATROSS_STEP_TIMEOUT",
+        "Seconds without the end of a step after which a worker is given up and its requests end with an error; 0 waits for ever.",
+    )
     threads: int = _setting(0, "ALBATROSS_THREADS", "Threads of one operator on the CPU; 0 means one fewer than the cores, at least 1.")
     disconnect_check_interval: int = _setting(
         64,

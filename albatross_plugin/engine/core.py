@@ -32,6 +32,7 @@ from albatross_plugin.engine.request import Request
 from albatross_plugin.engine.router import Router
 from albatross_plugin.engine.step import WorkerSpec
 from albatross_plugin.engine.transport import ThreadTransport, Transport
+from albatross_plugin.engine.watchdog import Watchdog
 from albatross_plugin.errors import EngineInitError, EngineInitTimeout
 
 __all__ = ["AsyncEngineCompletion", "AsyncEngineCore", "Delivery", "NewTokens"]
@@ -46,13 +47,17 @@ JOIN_SECONDS = 10.0
 
 @dataclass
 class _WorkerState:
-    """What the core knows of one worker. ``down`` is None while it runs, afterwards its last words ("": as asked)."""
+    """What the core knows of one worker. ``down`` is None while it runs, afterwards its last words ("": as asked).
+
+    ``stuck``: it was given up, and hangs in a step still.
+    """
 
     transport: Transport
     info: ModelInfo | None = None
     progress: LoadProgress = field(default_factory=lambda: LoadProgress(0, 0))
     stats: Stats | None = None
     down: str | None = ""
+    stuck: bool = False
 
 
 class AsyncEngineCore:
@@ -76,6 +81,8 @@ class AsyncEngineCore:
         self._numbers = {spec.worker: index for index, spec in enumerate(specs)}
         self._ledger = Ledger(len(specs), config.batch, config.max_queue)
         self._router = Router(self._ledger)
+        self._watchdog = Watchdog(config.step_timeout)
+        self._next_look: asyncio.TimerHandle | None = None
         self._ids = count(1)
         self._inbox: deque[tuple[_WorkerState, list[Event]]] = deque()
         self._drain_due = False
@@ -109,6 +116,7 @@ class AsyncEngineCore:
             # A shutdown may have come between the last Loaded and this line.
             if self._phase == "closed":
                 raise EngineInitError(UNLOADED)
+            self._look_later()
             return info
         except (asyncio.TimeoutError, TimeoutError) as error:
             await self.shutdown()
@@ -124,6 +132,8 @@ class AsyncEngineCore:
         """
         if self._stopping is None:
             self._phase = "closed"
+            if self._next_look is not None:
+                self._next_look.cancel()
             self._ledger.close(reason)
             self._router.fail(self._ledger.ids(), reason)
             self._load_failed(reason)
@@ -143,8 +153,10 @@ class AsyncEngineCore:
             stuck = sum(worker.down is None for worker in self._workers)
             logger.warning("%d of %d workers did not stop within %g s", stuck, len(self._workers), self.join_seconds)
         for worker in self._workers:
+            if worker.stuck:
+                logger.warning("worker %d hangs in a step and is left behind, with what it holds", worker.transport.spec.worker)
             # A worker that said Down has a few instructions left, so this does not hold up the loop.
-            if worker.down is not None and not worker.transport.join(max(0.1, deadline - monotonic())):
+            elif worker.down is not None and not worker.transport.join(max(0.1, deadline - monotonic())):
                 logger.warning("a worker is still there after it said that it had ended")
 
     def _load_failed(self, message: str) -> None:
@@ -185,6 +197,7 @@ class AsyncEngineCore:
 
     def _on_events(self, worker: int, events: list[Event]) -> None:
         """Called on the workers' threads, once per step."""
+        self._watchdog.heard(worker)
         self._inbox.append((self._workers[self._numbers[worker]], events))
         assert self._loop is not None
         # A drain that is due takes these too; a loop that was closed has none to come.
@@ -243,7 +256,27 @@ class AsyncEngineCore:
             self._ledger.open()
             self._ready.set_result(info)
 
+    def _look_later(self) -> None:
+        if self._watchdog.timeout and self._loop is not None:
+            self._next_look = self._loop.call_later(self._watchdog.interval, self._look)
+
+    def _look(self) -> None:
+        """Give up workers that hang in a step, so that their callers need not wait for ever."""
+        for index, worker in enumerate(self._workers):
+            oldest = next((self._ledger.routes.get(i) for i in self._ledger.ids(index)), None)
+            number = worker.transport.spec.worker
+            if worker.down is None and oldest is not None and self._watchdog.stuck(number, oldest.since):
+                # Should it come back, it ends there instead of working for nobody.
+                worker.stuck = True
+                worker.transport.send(Shutdown())
+                self._on_down(worker, f"no step of worker {number} has ended for {self._watchdog.timeout:g} s")
+        self._look_later()
+
     def _on_down(self, worker: _WorkerState, message: str) -> None:
+        if worker.down is not None:
+            # It was given up before, and did come back.
+            worker.stuck = False
+            return
         worker.down = message
         index = self._workers.index(worker)
         left = self._ledger.drop_worker(index)
@@ -258,7 +291,7 @@ class AsyncEngineCore:
 
     def _go_down(self, message: str) -> None:
         self._phase = "down"
-        self._ledger.close(f"the engine is down: {message}")
+        self._ledger.close(f"the engine is down, and the model must be loaded again: {message}")
         self._router.fail(self._ledger.ids(), f"the engine went down: {message}")
 
     def _check_all_down(self) -> None:
