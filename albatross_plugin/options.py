@@ -8,46 +8,11 @@ from typing import Any, Protocol
 
 from albatross_plugin.engine.request import MAX_LOGPROBS, SamplingParams
 from albatross_plugin.errors import RequestError
+from albatross_plugin.parameters import UNSUPPORTED, refuse_unsupported
 
 MAX_CHOICES = 128
 MAX_STOP_CHARACTERS = 4 * 1024 * 1024
 MAX_STOPS = 1024
-
-# Parameters of other servers that would change the text: silence about them would be a wrong answer.
-# The values listed with a name are its way of saying "off".
-_UNSUPPORTED: dict[str, tuple[object, ...]] = {
-    "best_of": (1,),
-    "suffix": ("",),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "audio": (),
-    "modalities": (["text"],),
-    "prediction": (),
-    "web_search_options": (),
-    "min_p": (0,),
-    "typical_p": (1,),
-    "repetition_penalty": (1,),
-    "mirostat": (0,),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "grammar": ("",),
-    "json_schema": (),
-    "use_beam_search": (False,),
-    "length_penalty": (1,),
-    "min_tokens": (0,),
-    "bad_words": ([],),
-    "truncate_prompt_tokens": (),
-    "dry_multiplier": (0,),
-    "include_stop_str_in_output": (False,),
-    "no_repeat_ngram_size": (0,),
-    "num_beams": (1,),
-    "reasoning_effort": ("none",),
-    "tfs_z": (1,),
-    "typical": (1,),
-    "xtc_probability": (0,),
-}
 
 
 class ModelDefaults(Protocol):
@@ -92,12 +57,18 @@ class _Body:
         # A model's members as a mapping: asking it for one that it lacks costs an exception, and dozens of names are asked for.
         extra = getattr(body, "model_extra", None)
         self._members = body if isinstance(body, Mapping) else {**vars(body), **extra} if isinstance(extra, Mapping) else None
+        # Names that the host's own request model does not declare; a mapping declares none.
+        self.undeclared = tuple(body if isinstance(body, Mapping) else extra if isinstance(extra, Mapping) else ())
         self._defaults = defaults or {}
 
     def own(self, name: str) -> Any:
         if self._members is not None:
             return self._members.get(name)
         return getattr(self._body, name, None)
+
+    def among(self, names: Iterable[str]) -> Mapping[str, Any]:
+        """All members, where they can be listed; else those of ``names``."""
+        return self._members if self._members is not None else {name: self.own(name) for name in names}
 
     def setting(self, name: str, fallback: Any) -> Any:
         for value in (self.own(name), self._defaults.get(name)):
@@ -131,7 +102,8 @@ def read_options(
 ) -> GenerationOptions:
     """Check and merge every setting of a call. Raises RequestError that names the parameter at fault."""
     source = _Body(body, defaults)
-    _refuse_unsupported(source)
+    refuse_unsupported(source.among(UNSUPPORTED), source.undeclared, chat_mode=chat_mode)
+    _check_response_format(source)
     logprobs = _logprobs(source, chat_mode)
     echo = not chat_mode and source.flag("echo")
     bias, ignore_eos = _logit_bias(source.own("logit_bias")), source.flag("ignore_eos")
@@ -161,11 +133,7 @@ def read_options(
     )
 
 
-def _refuse_unsupported(source: _Body) -> None:
-    for name, off in _UNSUPPORTED.items():
-        value = source.own(name)
-        if value is not None and value not in off:
-            raise RequestError(f"{name} is not supported by this model", code="unsupported_parameter", param=name)
+def _check_response_format(source: _Body) -> None:
     wanted = source.own("response_format")
     kind = wanted.get("type") if isinstance(wanted, Mapping) else getattr(wanted, "type", wanted)
     if kind not in (None, "text"):
@@ -246,6 +214,10 @@ def _include_usage(value: Any) -> bool:
     if not isinstance(value, Mapping) and not hasattr(value, "include_usage"):
         raise RequestError(f"stream_options must be an object, got {value!r}", param="stream_options")
     asked = value.get("include_usage") if isinstance(value, Mapping) else value.include_usage
+    padding = value.get("include_obfuscation") if isinstance(value, Mapping) else getattr(value, "include_obfuscation", None)
+    if padding not in (None, False):
+        message = "stream_options.include_obfuscation is not supported by this model"
+        raise RequestError(message, code="unsupported_parameter", param="stream_options")
     if asked is not None and not isinstance(asked, bool):
         raise RequestError(f"stream_options.include_usage must be true or false, got {asked!r}", param="stream_options")
     return bool(asked)
