@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from albatross_plugin.config import EngineConfig
 from albatross_plugin.engine.group import DecodeGroup, slot_of
-from albatross_plugin.engine.messages import Event, Failed, Finished, PromptLogprobs, Started, TokenLogprobs, Tokens
+from albatross_plugin.engine.messages import Event, Failed, Finished, PromptLogprobs, TokenLogprobs, Tokens
 from albatross_plugin.engine.request import FinishReason, Request
 from albatross_plugin.engine.sequence import Category, Sequence
 from albatross_plugin.engine.slots import Slots
@@ -195,7 +195,7 @@ class Scheduler:
         if plain and flight.group.try_apply(result.tokens):
             return [Tokens(flight.group.request_ids, result.tokens)]
         flight.group.settle_applied()
-        events: list[Event] = [Started(s.request.request_id) for s in flight.admitted if not s.ended]
+        events: list[Event] = []
         ends: list[Event] = []
         if result.failures:
             rows = flight.rows()

@@ -21,6 +21,7 @@ from albatross_plugin.engine.messages import (
     LoadFailed,
     LoadProgress,
     Shutdown,
+    Started,
     Stats,
     Submit,
     Tokens,
@@ -178,6 +179,9 @@ class Worker:
         plan = self._scheduler.plan()
         if plan is None:
             return False
+        if plan.admit:
+            # Told before the step runs: the wait is over now, and the first step may take seconds.
+            self._post([Started(admission.request.request_id) for admission in plan.admit])
         try:
             self._tickets.append((plan, executor.launch(plan)))
         except DeviceLostError:

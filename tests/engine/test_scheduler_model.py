@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from albatross_plugin.config import EngineConfig
-from albatross_plugin.engine.messages import Event, Failed, Finished, Started, Tokens
+from albatross_plugin.engine.messages import Event, Failed, Finished, Tokens
 from albatross_plugin.engine.request import FinishReason, Request
 from albatross_plugin.engine.scheduler import Scheduler
 from albatross_plugin.engine.sequence import Category
@@ -82,6 +82,9 @@ class SchedulerLife(RuleBasedStateMachine):
         if decoding:
             assert len(plan.admit) <= self.config.admissions_per_step
         assert plan.decode == sorted(plan.decode) and all(slot < self.config.batch for slot in plan.slots)
+        starting = [admission.request.request_id for admission in plan.admit]
+        assert self.started.isdisjoint(starting) and self.ended.keys().isdisjoint(starting)
+        self.started.update(starting)
         self.flying.append((plan, self.executor.launch(plan)))
         return True
 
@@ -109,9 +112,6 @@ class SchedulerLife(RuleBasedStateMachine):
                 for number, token in zip(event.request_ids, event.token_ids, strict=True):
                     assert number not in self.ended and number in self.started
                     self.tokens[number].append(token)
-            elif isinstance(event, Started):
-                assert event.request_id not in self.started
-                self.started.add(event.request_id)
             elif isinstance(event, (Finished, Failed)):
                 assert event.request_id not in self.ended
                 self.ended[event.request_id] = event
