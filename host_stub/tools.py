@@ -125,6 +125,7 @@ class _Held:
         self.entries: list[Any] = []
         self.form: dict[str, Any] | None = None
         self.data: dict[str, Any] = {}
+        self.role_sent = False
 
     def add(self, data: dict[str, Any]) -> None:
         choice = data["choices"][0]
@@ -196,6 +197,7 @@ async def _converted(source: AsyncIterator[Any], use: ToolUse, with_usage: bool,
                 yield rest
             return
         if choice["delta"].get("role"):
+            held.role_sent = True
             sent = {"logprobs": None} if "logprobs" in choice else {}
             yield held.chunk({**choice, **sent, "delta": {**choice["delta"], "content": ""}})
     for event in held.flush():
@@ -233,7 +235,8 @@ def _call_chunks(held: _Held, call_id: str, ended: str | None) -> list[str]:
     whole = _call(call_id, name, arguments)
     head: dict[str, Any] = {**whole, "index": 0, "function": {"name": name, "arguments": ""}}
     rest: dict[str, Any] = {"index": 0, "function": {"arguments": whole["function"]["arguments"]}}
-    first = held.take(delta={"role": "assistant", "content": None, "tool_calls": [head]}, finish_reason=None)
+    role = {} if held.role_sent else {"role": "assistant"}
+    first = held.take(delta={**role, "content": None, "tool_calls": [head]}, finish_reason=None)
     others: list[tuple[dict[str, Any], str | None]] = [({"tool_calls": [rest]}, None), ({}, reason)]
     return [first, *(held.chunk({"index": 0, "delta": delta, "finish_reason": end}) for delta, end in others)]
 

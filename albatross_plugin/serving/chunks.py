@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import time
 import uuid
@@ -31,6 +32,20 @@ def error_chunk(error: GenerationError) -> str:
     """An error in the form that OpenAI clients raise when they meet it inside a stream."""
     kind = "server_error" if error.status >= 500 else "invalid_request_error"
     return dumps({"error": {"message": error.message, "type": kind, "param": None, "code": error.code}})
+
+
+class TextOffsets:
+    """Where each token of one choice stands in its text, in characters. The parts of a character all stand where it stands."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._count = 0
+
+    def take(self, raw: bytes) -> int:
+        """The place of the next token, whose bytes these are."""
+        place = self._count
+        self._count += len(self._decoder.decode(raw))
+        return place
 
 
 class AnswerWriter:
@@ -90,8 +105,11 @@ class AnswerWriter:
             listed.append(choice)
         return {**self.head, "choices": listed, "usage": usage}
 
-    def logprobs(self, entries: Sequence[TokenLogprobs | None], first_token: int | None = None, offset: int = 0) -> dict[str, Any]:
-        """Logprobs in the form of the route. ``first_token`` is a prompt's first token, whose probability nobody knows."""
+    def logprobs(self, entries: Sequence[TokenLogprobs | None], first_token: int | None, places: TextOffsets) -> dict[str, Any]:
+        """Logprobs in the form of the route. ``first_token`` is a prompt's first token, whose probability nobody knows.
+
+        ``places`` is kept from one part of a choice's logprobs to the next.
+        """
         known = [entry for entry in entries if entry is not None]
         if self.chat:
             return {"content": [self._chat_entry(entry) for entry in known]}
@@ -103,10 +121,7 @@ class AnswerWriter:
             values.insert(0, None)
             tops.insert(0, None)
         ids = [] if first_token is None else [first_token]
-        offsets = []
-        for token in ids + [entry.token_id for entry in known]:
-            offsets.append(offset)
-            offset += self.characters(token)
+        offsets = [places.take(self._raw(token)) for token in ids + [entry.token_id for entry in known]]
         return {"tokens": names, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
 
     def _chat_entry(self, entry: TokenLogprobs) -> dict[str, Any]:
@@ -120,9 +135,6 @@ class AnswerWriter:
 
     def _raw(self, token: int) -> bytes:
         return self._tokens[token] if token < len(self._tokens) else b""
-
-    def characters(self, token: int) -> int:
-        return len(self._raw(token).decode(errors="replace"))
 
     def _name(self, token: int) -> str:
         """A token's text; the part of a character is named by its bytes, so that two of them do not look the same."""

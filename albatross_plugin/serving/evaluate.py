@@ -17,7 +17,7 @@ from albatross_plugin.engine.messages import TokenLogprobs
 from albatross_plugin.engine.request import FinishReason
 from albatross_plugin.errors import GenerationError, RequestError
 from albatross_plugin.options import GenerationOptions
-from albatross_plugin.serving.chunks import AnswerWriter, error_chunk, usage
+from albatross_plugin.serving.chunks import AnswerWriter, TextOffsets, error_chunk, usage
 from albatross_plugin.serving.profile import RequestProfile, clock, no_clock, profile
 from albatross_plugin.serving.stream import ChunkStream
 
@@ -107,7 +107,7 @@ class _Call:
         self.begun: set[int] = set()
         self.opened: set[int] = set()
         self.held: dict[int, list[TokenLogprobs]] = {}
-        self.offsets: dict[int, int] = {}
+        self.places: dict[int, TextOffsets] = {}
 
     async def batches(self) -> AsyncGenerator[list[str], None]:
         """The chunks of a stream, those that are ready at one time together."""
@@ -236,11 +236,7 @@ class _Call:
         opens = self.options.echo and index not in self.opened
         self.opened.add(index)
         first = self.prompts[index // self.options.n][0] if opens else None
-        numbers = self.writer.logprobs(entries, first, self.offsets.get(index, 0))
-        if not self.chat:
-            ids = ([first] if first is not None else []) + [entry.token_id for entry in entries]
-            self.offsets[index] = self.offsets.get(index, 0) + sum(map(self.writer.characters, ids))
-        return numbers
+        return self.writer.logprobs(entries, first, self.places.setdefault(index, TextOffsets()))
 
     def _usage(self) -> dict[str, int]:
         """A prompt counts once, however many choices it was given."""
