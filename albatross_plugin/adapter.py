@@ -17,6 +17,7 @@ from albatross_plugin.config import EngineConfig
 from albatross_plugin.engine.core import AsyncEngineCore
 from albatross_plugin.engine.request import Request, SamplingParams
 from albatross_plugin.engine.step import WorkerSpec
+from albatross_plugin.engine.tally import Tally
 from albatross_plugin.errors import REQUIREMENT_TEXT, EngineInitError, EngineInitTimeout, RequestError, UnsupportedError
 from albatross_plugin.facade import ModelFacade, PipelineFacade
 from albatross_plugin.options import GenerationOptions, read_options
@@ -237,6 +238,11 @@ class AlbatrossRWKV:
     def status(self) -> dict[str, Any]:
         """JSON-able state of the engine: phase, load progress, slots, queue, rates. From any thread."""
         return {"model": self.name, **self._core.status()}
+
+    @property
+    def tally(self) -> Tally:
+        """Counts and times of the requests, for whoever wants to keep them beyond this object's end."""
+        return self._core.tally
 
     def shutdown(self) -> None:
         """End every request, join every thread, release the model's memory. Idempotent, from any thread."""

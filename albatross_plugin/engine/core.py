@@ -17,6 +17,7 @@ from albatross_plugin.engine.delivery import AsyncEngineCompletion, Delivery, Ne
 from albatross_plugin.engine.ledger import Ledger
 from albatross_plugin.engine.messages import (
     Abort,
+    Broken,
     Down,
     Event,
     Loaded,
@@ -31,6 +32,7 @@ from albatross_plugin.engine.messages import (
 from albatross_plugin.engine.request import Request
 from albatross_plugin.engine.router import Router
 from albatross_plugin.engine.step import WorkerSpec
+from albatross_plugin.engine.tally import Tally
 from albatross_plugin.engine.transport import ThreadTransport, Transport
 from albatross_plugin.engine.watchdog import Watchdog
 from albatross_plugin.errors import EngineInitError, EngineInitTimeout
@@ -47,9 +49,9 @@ JOIN_SECONDS = 10.0
 
 @dataclass
 class _WorkerState:
-    """What the core knows of one worker. ``down`` is None while it runs, afterwards its last words ("": as asked).
+    """What the core knows of one worker. ``down`` is None while it serves, afterwards its last words ("": as asked).
 
-    ``stuck``: it was given up, and hangs in a step still.
+    ``here``: its thread has not ended. ``stuck``: it was given up, and hangs in a step still.
     """
 
     transport: Transport
@@ -57,6 +59,7 @@ class _WorkerState:
     progress: LoadProgress = field(default_factory=lambda: LoadProgress(0, 0))
     stats: Stats | None = None
     down: str | None = ""
+    here: bool = False
     stuck: bool = False
 
 
@@ -111,7 +114,7 @@ class AsyncEngineCore:
                 raise EngineInitError(UNLOADED)
             for worker in self._workers:
                 worker.transport.start()
-                worker.down = None
+                worker.down, worker.here = None, True
             info = await asyncio.wait_for(self._ready, self._config.load_timeout)
             # A shutdown may have come between the last Loaded and this line.
             if self._phase == "closed":
@@ -150,13 +153,13 @@ class AsyncEngineCore:
         try:
             await asyncio.wait_for(self._all_down.wait(), self.join_seconds)
         except (asyncio.TimeoutError, TimeoutError):
-            stuck = sum(worker.down is None for worker in self._workers)
-            logger.warning("%d of %d workers did not stop within %g s", stuck, len(self._workers), self.join_seconds)
+            left = sum(worker.here and not worker.stuck for worker in self._workers)
+            logger.warning("%d of %d workers did not stop within %g s", left, len(self._workers), self.join_seconds)
         for worker in self._workers:
             if worker.stuck:
                 logger.warning("worker %d hangs in a step and is left behind, with what it holds", worker.transport.spec.worker)
             # A worker that said Down has a few instructions left, so this does not hold up the loop.
-            elif worker.down is not None and not worker.transport.join(max(0.1, deadline - monotonic())):
+            elif not worker.here and not worker.transport.join(max(0.1, deadline - monotonic())):
                 logger.warning("a worker is still there after it said that it had ended")
 
     def _load_failed(self, message: str) -> None:
@@ -189,6 +192,7 @@ class AsyncEngineCore:
         for request_id in request_ids:
             route = self._ledger.routes.get(request_id)
             if route is not None:
+                route.leaving = True
                 shares.setdefault(route.worker, []).append(request_id)
         for worker, ids in shares.items():
             self._workers[worker].transport.send(Abort(tuple(ids)))
@@ -245,8 +249,12 @@ class AsyncEngineCore:
             self._on_loaded(worker, event.info)
         elif isinstance(event, LoadFailed):
             self._load_failed(event.message)
+        elif isinstance(event, Broken):
+            self._give_up(worker, event.message)
         elif isinstance(event, Down):
-            self._on_down(worker, event.message)
+            worker.here = worker.stuck = False
+            self._give_up(worker, event.message)
+            self._check_all_down()
         return self._router.route(event, worker.transport.spec.worker)
 
     def _on_loaded(self, worker: _WorkerState, info: ModelInfo) -> None:
@@ -269,13 +277,12 @@ class AsyncEngineCore:
                 # Should it come back, it ends there instead of working for nobody.
                 worker.stuck = True
                 worker.transport.send(Shutdown())
-                self._on_down(worker, f"no step of worker {number} has ended for {self._watchdog.timeout:g} s")
+                self._give_up(worker, f"no step of worker {number} has ended for {self._watchdog.timeout:g} s")
         self._look_later()
 
-    def _on_down(self, worker: _WorkerState, message: str) -> None:
+    def _give_up(self, worker: _WorkerState, message: str) -> None:
+        """This worker serves nobody any more; its requests end. Idempotent."""
         if worker.down is not None:
-            # It was given up before, and did come back.
-            worker.stuck = False
             return
         worker.down = message
         index = self._workers.index(worker)
@@ -287,7 +294,6 @@ class AsyncEngineCore:
             if not left:
                 self._go_down(message)
         self._router.fail(self._ledger.ids(index), f"the engine went down: {message}")
-        self._check_all_down()
 
     def _go_down(self, message: str) -> None:
         self._phase = "down"
@@ -295,10 +301,15 @@ class AsyncEngineCore:
         self._router.fail(self._ledger.ids(), f"the engine went down: {message}")
 
     def _check_all_down(self) -> None:
-        if self._all_down is not None and all(worker.down is not None for worker in self._workers):
+        if self._all_down is not None and not any(worker.here and not worker.stuck for worker in self._workers):
             self._all_down.set()
 
     # --- status -----------------------------------------------------------------------------------------------------
+
+    @property
+    def tally(self) -> Tally:
+        """What became of the requests; holds nothing of the engine, and may be kept after its end."""
+        return self._ledger.tally
 
     def status(self) -> dict[str, Any]:
         """JSON-able. ``phase``: loading, ready, down or closed; rates are tokens per second, 0 while nothing runs."""
@@ -318,4 +329,5 @@ class AsyncEngineCore:
     def _worker_status(self, index: int, worker: _WorkerState) -> dict[str, Any]:
         phase = "loading" if worker.info is None else "ready" if worker.down is None else "down"
         stats = asdict(worker.stats) if worker.stats is not None else {}
-        return {"worker": index, "phase": phase, "error": worker.down or "", **stats}
+        figures = {name: value for name, value in stats.items() if name not in ("step_times", "token_times")}
+        return {"worker": index, "phase": phase, "error": worker.down or "", **figures}

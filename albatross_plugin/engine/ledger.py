@@ -11,34 +11,43 @@ from time import monotonic
 from typing import Any
 
 from albatross_plugin.engine.delivery import AsyncEngineCompletion
+from albatross_plugin.engine.line import Call, Line
 from albatross_plugin.engine.messages import Failed, Finished
 from albatross_plugin.engine.request import Request
+from albatross_plugin.engine.tally import Tally
 from albatross_plugin.errors import RequestError
 
 MAX_RETRY_AFTER = 60
 
 
-@dataclass
+@dataclass(eq=False)
 class Route:
-    """Where one open request runs and who reads it. ``since``: monotonic seconds."""
+    """Where one open request runs and who reads it. Times are monotonic seconds, None for what has not happened yet.
+
+    ``leaving``: it was asked to end, so its place is as good as free.
+    """
 
     completion: AsyncEngineCompletion
     index: int
     worker: int
     prompt_tokens: int
     since: float
-    answered: bool = False
+    call: Call
+    started: float | None = None
+    answered: float | None = None
+    leaving: bool = False
 
 
 class Ledger:
     """Admits requests and keeps count. ``admit`` may be called from any thread, and at the same time as the rest.
 
-    ``routes`` may be read without the lock; only the methods change it.
+    ``routes`` may be read without the lock; only the methods change it, but for ``leaving`` of a route.
     """
 
     def __init__(self, workers: int, batch: int, max_queue: int) -> None:
         self.routes: dict[int, Route] = {}
-        self._waiting: dict[int, float] = {}
+        self.tally = Tally(workers)
+        self._line = Line()
         self._load = dict.fromkeys(range(workers), 0)
         self._batch = batch
         self._max_queue = max_queue
@@ -46,7 +55,7 @@ class Ledger:
         self._refusal: str | None = "the model is still loading"
         self._outcomes: Counter[str] = Counter()
         self._prompt_tokens = self._generated_tokens = 0
-        self._seconds_per_request = 1.0
+        self._slot_seconds: float | None = None
 
     def open(self) -> None:
         """Admit requests from now on, unless closed before."""
@@ -72,15 +81,15 @@ class Ledger:
         now = monotonic()
         shares: dict[int, list[Request]] = {}
         with self._lock:
-            if self._refusal is not None or not self._load:
-                raise RequestError(self._refusal or "the engine is down", status=503, code="model_unavailable")
+            self._check_open(len(requests))
             self._check_room(len(requests))
             for index, request in enumerate(requests):
                 assert request.request_id not in self.routes, f"request {request.request_id} was submitted twice"
                 worker = min(self._load, key=self._load.__getitem__)
                 self._load[worker] += 1
-                self.routes[request.request_id] = Route(completion, index, worker, len(request.prompt_ids), now)
-                self._waiting[request.request_id] = now
+                call = self._line.add(request.priority, request.group, now)
+                self.routes[request.request_id] = Route(completion, index, worker, len(request.prompt_ids), now, call)
+                self.tally.queued(worker)
                 shares.setdefault(worker, []).append(request)
             self._outcomes["accepted"] += len(requests)
         return shares
@@ -91,27 +100,51 @@ class Ledger:
         Raises RequestError: 503 and 429 as ``admit``, 400 for more than would ever be taken.
         """
         with self._lock:
-            if self._refusal is not None or not self._load:
-                raise RequestError(self._refusal or "the engine is down", status=503, code="model_unavailable")
-            most = len(self._load) * self._batch + self._max_queue
+            self._check_open(count)
+            most = self._slots + self._max_queue
             if count > most:
                 raise RequestError(f"one call may hold at most {most} prompts times choices here, got {count}", param="prompt")
             self._check_room(count)
 
+    @property
+    def _slots(self) -> int:
+        return len(self._load) * self._batch
+
+    def _check_open(self, count: int) -> None:
+        if self._refusal is not None or not self._load:
+            self.tally.refused("unavailable", count)
+            raise RequestError(self._refusal or "the engine is down", status=503, code="model_unavailable")
+
     def _check_room(self, count: int) -> None:
-        beyond = len(self.routes) + count - len(self._load) * self._batch
-        if beyond <= self._max_queue:
+        beyond = len(self.routes) + count - self._slots - self._max_queue
+        # Whoever was told to end does so before its worker hears of the next request. Looked for only when it matters.
+        if beyond <= 0 or beyond <= sum(route.leaving for route in self.routes.values()):
             return
         self._outcomes["rejected"] += count
-        rounds = max(1, beyond - self._max_queue) / (len(self._load) * self._batch)
-        seconds = min(MAX_RETRY_AFTER, max(1, ceil(rounds * self._seconds_per_request)))
-        message = f"the queue is full: {len(self._waiting)} of at most {self._max_queue} requests are waiting, {count} more cannot be taken"
+        self.tally.refused("queue_full", count)
+        seconds = min(MAX_RETRY_AFTER, max(1, ceil(self._until_free(beyond))))
+        waiting = f"{len(self._line)} of at most {self._max_queue} requests are waiting"
+        message = f"the queue is full: {waiting}, {count} more cannot be taken"
         raise RequestError(message, status=429, code="queue_full", headers={"Retry-After": str(seconds)})
 
+    def _until_free(self, ends: int) -> float:
+        """Seconds until so many requests have ended, if they hold their slots as long as the last ones did."""
+        return ends * (self._slot_seconds if self._slot_seconds is not None else 1.0) / max(1, self._slots)
+
     def started(self, request_id: int) -> None:
+        """The request has a slot now."""
         with self._lock:
-            if self._waiting.pop(request_id, None) is not None:
-                self._prompt_tokens += self.routes[request_id].prompt_tokens
+            route = self.routes.get(request_id)
+            if route is not None and route.started is None:
+                now = route.started = monotonic()
+                self._line.serve(route.call, now)
+                self._prompt_tokens += route.prompt_tokens
+                self.tally.started(route.worker, now - route.since)
+
+    def answered(self, route: Route) -> None:
+        """The request gets its first token."""
+        route.answered = monotonic()
+        self.tally.answered(route.worker, route.answered - route.since)
 
     def generated(self, tokens: int) -> None:
         with self._lock:
@@ -123,11 +156,17 @@ class Ledger:
             route = self.routes.pop(request_id, None)
             if route is None:
                 return None
-            self._waiting.pop(request_id, None)
             if route.worker in self._load:
                 self._load[route.worker] -= 1
-            self._outcomes[_outcome(route, event)] += 1
-            self._seconds_per_request += 0.1 * (monotonic() - route.since - self._seconds_per_request)
+            now = monotonic()
+            if route.started is None:
+                self._line.leave(route.call)
+            else:
+                held = now - route.started
+                self._slot_seconds = held if self._slot_seconds is None else self._slot_seconds + 0.1 * (held - self._slot_seconds)
+            outcome = _outcome(route, event)
+            self._outcomes[outcome] += 1
+            self.tally.ended(route.worker, outcome, route.started is not None, now - route.since, _per_token(route, event, now))
             return route
 
     def ids(self, worker: int | None = None) -> list[int]:
@@ -136,16 +175,17 @@ class Ledger:
             return [i for i, route in self.routes.items() if worker is None or route.worker == worker]
 
     def figures(self) -> dict[str, Any]:
-        """Slots, queue, requests by outcome, token totals. JSON-able."""
+        """Slots, queue, requests by outcome, token totals. JSON-able, and small however many wait."""
         with self._lock:
-            oldest = next(iter(self._waiting.values()), None)
             outcomes = {name: self._outcomes[name] for name in ("accepted", "rejected", "stop", "length", "abort", "error")}
+            ahead = len(self.routes) + 1 - self._slots
             return {
-                "slots": {"total": len(self._load) * self._batch, "active": len(self.routes) - len(self._waiting)},
+                "slots": {"total": self._slots, "active": len(self.routes) - len(self._line)},
                 "queue": {
-                    "length": len(self._waiting),
                     "limit": self._max_queue,
-                    "oldest_wait_s": 0.0 if oldest is None else round(monotonic() - oldest, 3),
+                    # For one more request behind all others.
+                    "estimated_wait_s": round(self._until_free(max(0, ahead)), 3),
+                    **self._line.figures(monotonic()),
                 },
                 "requests": outcomes,
                 "tokens": {"prompt": self._prompt_tokens, "generated": self._generated_tokens},
@@ -156,3 +196,10 @@ def _outcome(route: Route, event: Finished | Failed) -> str:
     if isinstance(event, Failed):
         return "error"
     return "stop" if route.index in route.completion.stopped else event.reason.value
+
+
+def _per_token(route: Route, event: Finished | Failed, now: float) -> float | None:
+    """Mean seconds of a request's tokens after the first."""
+    if isinstance(event, Failed) or route.answered is None or event.completion_tokens < 2:
+        return None
+    return (now - route.answered) / (event.completion_tokens - 1)

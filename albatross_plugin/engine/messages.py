@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Union
 
+from albatross_plugin.engine.histogram import STEP_BOUNDS, Histogram, HistogramCounts
 from albatross_plugin.engine.request import FinishReason, Request
 
 
@@ -119,7 +120,8 @@ class Failed:
 class Stats:
     """A worker's figures since it started (counts) and over its last interval (times, seconds).
 
-    Memory is that of the worker's device; ``free_memory_bytes`` is None where it is not known.
+    Memory is that of the worker's device; ``free_memory_bytes`` is None where it is not known. ``step_times`` (seconds, since the start)
+    counts every step once, ``token_times`` once for each row that decoded in it, which is the time between two tokens of that row.
     """
 
     active: int
@@ -135,6 +137,16 @@ class Stats:
     memory_bytes: int
     peak_memory_bytes: int
     free_memory_bytes: int | None = None
+    prefill_rows: int = 0
+    step_times: HistogramCounts = Histogram(STEP_BOUNDS).counts()
+    token_times: HistogramCounts = Histogram(STEP_BOUNDS).counts()
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The worker serves nobody any more and releases what it holds; Down follows when that is done."""
+
+    message: str
 
 
 @dataclass(frozen=True)
@@ -144,4 +156,4 @@ class Down:
     message: str = ""
 
 
-Event = Union[LoadProgress, Loaded, LoadFailed, Started, Tokens, PromptLogprobs, Finished, Failed, Stats, Down]
+Event = Union[LoadProgress, Loaded, LoadFailed, Started, Tokens, PromptLogprobs, Finished, Failed, Stats, Broken, Down]

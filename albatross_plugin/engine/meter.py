@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from time import perf_counter
 
+from albatross_plugin.engine.histogram import STEP_BOUNDS, Histogram
 from albatross_plugin.engine.messages import Stats
 from albatross_plugin.engine.step import Memory, StepPlan
 
@@ -26,7 +27,8 @@ class Meter:
         self._log_interval = log_interval
         self._clock = clock
         self._mark = self._reported = clock()
-        self._steps = self._decode_rows = self._prefill_tokens = self._generated = 0
+        self._steps = self._decode_rows = self._prefill_rows = self._prefill_tokens = self._generated = 0
+        self._step_times, self._token_times = Histogram(STEP_BOUNDS), Histogram(STEP_BOUNDS)
         self._since = (0, 0, 0)
         self._seconds = 0.0
         self._log_tokens, self._log_seconds = 0, 0.0
@@ -40,8 +42,14 @@ class Meter:
         now = self._clock()
         elapsed, self._mark = now - self._mark, now
         self._steps += 1
-        self._decode_rows += len(plan.decode)
-        self._prefill_tokens += sum(len(chunk.token_ids) for chunk in plan.prefill)
+        rows = len(plan.decode)
+        self._decode_rows += rows
+        self._step_times.observe(elapsed)
+        if rows:
+            self._token_times.observe(elapsed, rows)
+        if plan.prefill:
+            self._prefill_rows += len(plan.prefill)
+            self._prefill_tokens += sum(len(chunk.token_ids) for chunk in plan.prefill)
         self._generated += generated
         self._seconds += elapsed
         self._log_tokens += generated
@@ -78,6 +86,9 @@ class Meter:
             memory_bytes=memory.used,
             peak_memory_bytes=memory.peak,
             free_memory_bytes=memory.free,
+            prefill_rows=self._prefill_rows,
+            step_times=self._step_times.counts(),
+            token_times=self._token_times.counts(),
         )
         self._since = (self._steps, self._generated, self._prefill_tokens)
         self._seconds = 0.0

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from albatross_plugin.engine.delivery import Delivery
 from albatross_plugin.engine.ledger import Ledger, Route
-from albatross_plugin.engine.messages import Event, Failed, Finished, PromptLogprobs, Started, Tokens
+from albatross_plugin.engine.messages import Event, Failed, Finished, PromptLogprobs, Started, Stats, Tokens
 from albatross_plugin.engine.outbox import Outbox, Readers
 
 
@@ -20,7 +20,7 @@ class Router:
         self._audiences: dict[int, tuple[list[int], list[Readers]]] = {}
 
     def route(self, event: Event, worker: int) -> bool:
-        """Whether someone should hear of it at once: a first token, or an end. Events about workers are passed over."""
+        """Whether someone should hear of it at once: a first token, or an end. Of events about workers, figures are kept."""
         if isinstance(event, Tokens):
             return self._tokens(event, worker)
         if isinstance(event, (Finished, Failed)):
@@ -31,6 +31,8 @@ class Router:
                 self._outbox.add(route.completion, Delivery(route.index, event))
         elif isinstance(event, Started):
             self._ledger.started(event.request_id)
+        elif isinstance(event, Stats):
+            self._ledger.tally.report(worker, event)
         return False
 
     def _tokens(self, event: Tokens, worker: int) -> bool:
@@ -52,8 +54,9 @@ class Router:
         for row, request_id in enumerate(request_ids):
             route = self._ledger.routes.get(request_id)
             if route is not None:
-                first = first or not route.answered
-                route.answered = True
+                if route.answered is None:
+                    first = True
+                    self._ledger.answered(route)
                 found.setdefault(route.completion.loop, []).append((row, route))
         readers = []
         for loop, members in found.items():
