@@ -1,7 +1,7 @@
 """A strategy for tests and measurements: the plugin's own model object over an executor that the strategy names.
 
-The strategy is ``executor`` and a JSON object: ``{"executor": "module:Class", "batch": 4, "options": {}, "config": {}}``. ``options`` go to the
-executor, ``config`` holds fields of EngineConfig. No host offers it unless a program registers this plugin there.
+The strategy is ``executor`` and a JSON object: ``{"executor": "module:Class", "batch": 4, "options": {}, "config": {}}``. ``options`` go
+to the executor, ``config`` holds fields of EngineConfig. No host offers it unless a program registers this plugin there.
 """
 
 from __future__ import annotations
@@ -52,6 +52,4 @@ class ChosenExecutor:
         from albatross_plugin.strategy import AlbatrossStrategy
 
         config = replace(EngineConfig.load(AlbatrossStrategy(1, strategy.batch, "cpu")), **strategy.config)
-        return AlbatrossRWKV(
-            model_path, tokenizer=tokenizer_path, config=config, executor=strategy.executor, options=strategy.options
-        )
+        return AlbatrossRWKV(model_path, tokenizer=tokenizer_path, config=config, executor=strategy.executor, options=strategy.options)

@@ -14,6 +14,7 @@ from albatross_plugin.config import EngineConfig
 from albatross_plugin.engine.collector import settle, unsettle
 from albatross_plugin.engine.messages import (
     Abort,
+    Broken,
     Command,
     Down,
     Event,
@@ -81,6 +82,9 @@ class Worker:
             logger.exception("[worker_%d] the engine's loop failed", self._spec.worker)
         if executor is not None:
             try:
+                if message:
+                    # At once: who hears of a failed request and asks for the status shall not be told that all is well.
+                    self._outgoing.append(Broken(message))
                 self._end_requests(message)
             finally:
                 self._release(executor, drain=not message)

@@ -15,6 +15,7 @@ from engine.running import LIMIT, ends_of, engine, make_config, make_specs, read
 from albatross_plugin.config import EngineConfig
 from albatross_plugin.engine.messages import (
     Abort,
+    Broken,
     Command,
     Down,
     Event,
@@ -194,6 +195,7 @@ MESSAGES: list[Command | Event] = [
     Finished(1, FinishReason.STOP, 2, 3),
     Failed(1, "why", 503),
     Stats(1, 2, 3, 4, 5, 6, 7, 0.1, 1.5, 2.5, 8, 9),
+    Broken("why"),
     Down("why"),
 ]
 
