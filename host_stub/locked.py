@@ -20,10 +20,16 @@ from host_stub.sse import DONE, dumps
 from host_stub.state import HostState
 
 # Members without influence on the text, and values that ask for what happens anyway.
-_HARMLESS = frozenset(("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls"))
+_HARMLESS = frozenset(
+    (
+        "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+        "prompt_cache_options", "parallel_tool_calls",
+    )
+)  # fmt: skip
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "n": (1,), "best_of": (1,), "echo": (False,), "logprobs": (False,), "top_logprobs": (0,), "logit_bias": ({},), "suffix": ("",),
-    "priority": (0,), "ignore_eos": (False,), "response_format": ({"type": "text"},), "modalities": (["text"],),
+    "priority": (0,), "ignore_eos": (False,), "response_format": ({"type": "text"},), "modalities": (["text"],), "functions": ([],),
+    "function_call": ("none", "auto"), "verbosity": ("medium",), "reasoning_effort": ("none",),
 }  # fmt: skip
 _READ_HERE = frozenset(("max_completion_tokens", "stream_options", "seed"))
 
@@ -61,8 +67,8 @@ def _refuse_unknown(model: Any, body: GenerationBody) -> None:
         raise _unsupported(name)
 
 
-def _unsupported(name: str) -> ApiError:
-    return ApiError(400, f"{name} is not supported by this model", param=name, code="unsupported_parameter")
+def _unsupported(name: str, param: str | None = None) -> ApiError:
+    return ApiError(400, f"{name} is not supported by this model", param=param or name, code="unsupported_parameter")
 
 
 def _extra(body: GenerationBody, name: str) -> Any:
@@ -84,6 +90,8 @@ def wants_usage(body: GenerationBody) -> bool:
     wanted = options.get("include_usage") if isinstance(options, Mapping) else options
     if not isinstance(options, Mapping) or wanted not in (None, True, False):
         raise ApiError(400, 'stream_options must be an object such as {"include_usage": true}', param="stream_options")
+    if options.get("include_obfuscation") not in (None, False):
+        raise _unsupported("stream_options.include_obfuscation", "stream_options")
     return bool(wanted)
 
 
@@ -140,10 +148,14 @@ def _configure(model: Any, call: Call) -> None:
 
 
 class Form:
-    """The JSON around a text, for one request: chat or completion, with one id and one time of creation."""
+    """The JSON around a text, for one request: chat or completion, with one id and one time of creation.
 
-    def __init__(self, model: Any, chat_mode: bool) -> None:
+    ``with_usage``: chunks say that their usage is null, as those of a stream do that ends with it.
+    """
+
+    def __init__(self, model: Any, chat_mode: bool, *, with_usage: bool = False) -> None:
         self.chat_mode = chat_mode
+        self._tail: dict[str, Any] = {"usage": None} if with_usage else {}
         self._head = {
             "id": ("chatcmpl-" if chat_mode else "cmpl-") + uuid.uuid4().hex,
             "created": int(time.time()),
@@ -157,7 +169,7 @@ class Form:
             choice["delta"] = {**({"role": "assistant"} if first else {}), **({"content": text} if text or first else {})}
         else:
             choice["text"] = text
-        return dumps({**self._head, "object": kind, "choices": [choice]})
+        return dumps({**self._head, "object": kind, "choices": [choice], **self._tail})
 
     def usage_chunk(self, last: Piece) -> str:
         kind = "chat.completion.chunk" if self.chat_mode else "text_completion"
@@ -181,7 +193,7 @@ def usage(last: Piece) -> dict[str, int]:
 
 async def stream(state: HostState, model: Any, call: Call, chat_mode: bool, with_usage: bool) -> AsyncGenerator[Any, None]:
     """JSON text per chunk, then ``[DONE]``."""
-    form, last, source = Form(model, chat_mode), Piece(), pieces(state, model, call)
+    form, last, source = Form(model, chat_mode, with_usage=with_usage), Piece(), pieces(state, model, call)
     try:
         if chat_mode:
             yield form.chunk("", first=True)

@@ -90,6 +90,11 @@ def _functions(tools: Any) -> tuple[str | None, list[str]]:
         names = [str(function["name"]) for function in functions]
     except (TypeError, KeyError):
         raise ApiError(400, "tools must be a list of objects with a function that has a name", param="tools") from None
+    for index, function in enumerate(functions):
+        if function.get("strict"):
+            where = f"tools[{index}].function.strict"
+            message = f"{where} is not supported: arguments are read from the text and follow no schema"
+            raise ApiError(400, message, param=where, code="unsupported_parameter")
     return json.dumps(functions, indent=2), names
 
 
