@@ -275,7 +275,7 @@ def starting_status() -> dict[str, Any] | None:
     """Status of an engine whose load is still running, for a host that has no model object yet."""
     # A copy: the load may end on its own thread between a look and a grasp.
     running = list(_starting)
-    return running[-1].status() if running else None
+    return {"model": running[-1].name, **running[-1].status()} if running else None
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
