@@ -47,3 +47,6 @@ class Histogram:
 
     def counts(self) -> HistogramCounts:
         return HistogramCounts(self._bounds, tuple(self._counts), self._total)
+
+
+NO_STEPS = Histogram(STEP_BOUNDS).counts()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Union
 
-from albatross_plugin.engine.histogram import STEP_BOUNDS, Histogram, HistogramCounts
+from albatross_plugin.engine.histogram import NO_STEPS, HistogramCounts
 from albatross_plugin.engine.request import FinishReason, Request
 
 
@@ -138,8 +138,8 @@ class Stats:
     peak_memory_bytes: int
     free_memory_bytes: int | None = None
     prefill_rows: int = 0
-    step_times: HistogramCounts = Histogram(STEP_BOUNDS).counts()
-    token_times: HistogramCounts = Histogram(STEP_BOUNDS).counts()
+    step_times: HistogramCounts = NO_STEPS
+    token_times: HistogramCounts = NO_STEPS
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class Worker:
         self._outgoing: list[Event] = []
         self._shutdown: Shutdown | None = None
         self._progress_at = 0.0
-        self._idle_reported = True
+        self._idle_reported = False
         self._memory = Memory(0, 0)
 
     def run(self) -> None:

@@ -105,6 +105,7 @@ def test_one_batch_per_step_with_all_its_rows(kind: type[Transport]) -> None:
     batches: list[list[Event]] = []
     while not any(isinstance(event, Finished) for batch in batches for event in batch):
         batches.append(wire.batches.get(timeout=LIMIT))
+    assert [type(event) for event in batches.pop(0)] == [Stats], "figures are there before the first request"
     assert [type(event) for event in batches.pop(0)] == [Started] * 8, "told before the first step runs"
     assert len(batches) == 4
     assert all([len(event.token_ids) for event in batch if isinstance(event, Tokens)] == [8] for batch in batches)
