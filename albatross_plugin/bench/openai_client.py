@@ -94,10 +94,10 @@ async def call(endpoint: Endpoint, method: str, path: str, body: Mapping[str, An
 
 
 async def _call(endpoint: Endpoint, method: str, path: str, body: Mapping[str, Any] | None) -> Reply:
-    reader, writer = await _send(endpoint, method, path, body)
+    reader, writer = await send(endpoint, method, path, body)
     try:
-        status, headers = await _head(reader)
-        return Reply(status, b"".join([part async for part in _body(reader, status, headers)]))
+        status, headers = await read_head(reader)
+        return Reply(status, b"".join([part async for part in read_body(reader, status, headers)]))
     except (asyncio.IncompleteReadError, OSError) as error:
         raise HttpError(f"the connection ended early: {error}") from error
     finally:
@@ -118,12 +118,12 @@ async def generate(endpoint: Endpoint, path: str, body: Mapping[str, Any], timeo
 
 
 async def _generate(endpoint: Endpoint, path: str, body: Mapping[str, Any], result: Generation) -> None:
-    reader, writer = await _send(endpoint, "POST", path, body)
+    reader, writer = await send(endpoint, "POST", path, body)
     try:
-        result.status, headers = await _head(reader)
-        parts = _body(reader, result.status, headers)
+        result.status, headers = await read_head(reader)
+        parts = read_body(reader, result.status, headers)
         if result.status == 200 and body.get("stream"):
-            async for data in _events(parts):
+            async for data in read_events(parts):
                 take(result, data)
             if not result.whole and result.error is None:
                 result.error = "the stream ended without [DONE]"
@@ -161,14 +161,26 @@ def take(result: Generation, data: bytes) -> None:
     result.usage = chunk.get("usage") or result.usage
 
 
-async def _send(
+async def send(
     endpoint: Endpoint, method: str, path: str, body: Mapping[str, Any] | None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect and write a request. Raises HttpError."""
+    reader, writer = await connect(endpoint)
+    writer.write(request_bytes(endpoint, method, path, body))
+    return reader, writer
+
+
+async def connect(endpoint: Endpoint) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Raises HttpError."""
     context = ssl.create_default_context() if endpoint.secure else None
     try:
-        reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context)
+        return await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context)
     except OSError as error:
         raise HttpError(f"no connection to {endpoint.host}:{endpoint.port}: {error}") from error
+
+
+def request_bytes(endpoint: Endpoint, method: str, path: str, body: Mapping[str, Any] | None) -> bytes:
+    """A whole request, after whose answer the connection is to be closed."""
     payload = b"" if body is None else json.dumps(body).encode()
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
     lines = [f"{method} {endpoint.prefix}{path} HTTP/1.1", f"Host: {host}:{endpoint.port}", "Connection: close", "Accept: */*"]
@@ -176,11 +188,11 @@ async def _send(
         lines += ["Content-Type: application/json", f"Content-Length: {len(payload)}"]
     if endpoint.api_key:
         lines.append(f"Authorization: Bearer {endpoint.api_key}")
-    writer.write("\r\n".join([*lines, "", ""]).encode() + payload)
-    return reader, writer
+    return "\r\n".join([*lines, "", ""]).encode() + payload
 
 
-async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+async def read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+    """Status and headers of an answer, names in lower case. Raises HttpError, IncompleteReadError."""
     raw = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     words = raw[0].split(" ", 2)
     if len(words) < 2 or not words[0].startswith("HTTP/") or not words[1].isdigit():
@@ -189,7 +201,7 @@ async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
     return int(words[1]), {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
-async def _body(reader: asyncio.StreamReader, status: int, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
+async def read_body(reader: asyncio.StreamReader, status: int, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
     """The parts of a body as they arrive: chunked, of a given length, or up to the end of the connection."""
     if status in (204, 304):
         return
@@ -203,7 +215,7 @@ async def _body(reader: asyncio.StreamReader, status: int, headers: Mapping[str,
             yield part
 
 
-async def _events(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def read_events(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The data of each server-sent event; OpenAI-style events have one data line."""
     rest = b""
     async for part in parts:
