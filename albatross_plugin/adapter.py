@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import weakref
@@ -303,7 +304,10 @@ def _stop_engine(core: AsyncEngineCore, loop: asyncio.AbstractEventLoop, thread:
 
 def _resolve(model_path: str) -> str:
     """The first place where a host would look for a relative path and the file exists; else the path as given."""
-    path = Path(model_path).expanduser()
+    path = Path(model_path)
+    with contextlib.suppress(RuntimeError):
+        # A name like "~x" of a user who is not there stays as it is, and is not found.
+        path = path.expanduser()
     for base in (Path(), Path(".."), Path("backend-python"), Path("build/bin"), Path("../build/bin")):
         if (base / path).is_file():
             return str((base / path).resolve())
@@ -314,6 +318,9 @@ def _check_model_path(model_path: str) -> None:
     if not model_path.lower().endswith(".pth"):
         raise EngineInitError(f"{REQUIREMENT_TEXT} {model_path!r} is not a .pth file; choose another strategy for it.")
     if not Path(model_path).is_file():
+        if Path(model_path).exists():
+            # Opening a pipe would wait for a writer.
+            raise EngineInitError(f"{model_path} is a folder or a device, not a model file")
         raise EngineInitError(f"model file not found: {model_path}")
 
 

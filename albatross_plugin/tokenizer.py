@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import logging
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -31,7 +33,10 @@ def find_vocabulary(tokenizer: str | None) -> Path:
     the current folder. Raises TokenizerError that names every place tried.
     """
     wanted = (tokenizer or "").strip() or DEFAULT_VOCABULARY
-    places = [Path(wanted).expanduser()]
+    places = [Path(wanted)]
+    with contextlib.suppress(RuntimeError):
+        # A name like "~x" of a user who is not there stays as it is, and is not found.
+        places = [places[0].expanduser()]
     if places[0].name == wanted:
         # No folder in it, so this may be a name; the suffix of the file is optional then.
         name = wanted if wanted.endswith(".txt") else wanted + ".txt"
@@ -40,8 +45,10 @@ def find_vocabulary(tokenizer: str | None) -> Path:
     else:
         places += [base / places[0] for base in _host_bases()]
     for place in places:
-        if place.is_file():
-            return place.resolve()
+        # A name that no file can have, being too long for instance, is an error of the system's.
+        with contextlib.suppress(OSError):
+            if place.is_file():
+                return place.resolve()
     tried = ", ".join(dict.fromkeys(map(str, places)))
     raise TokenizerError(f"the vocabulary file of the tokenizer {wanted!r} was not found; tried {tried}")
 
@@ -134,6 +141,9 @@ def _load(path: Path) -> _Vocabulary:
     """Tables of one file, kept for as long as the file is unchanged."""
     try:
         facts = os.stat(path)
+        if stat.S_ISFIFO(facts.st_mode) or stat.S_ISCHR(facts.st_mode):
+            # Opening a pipe would wait for a writer; a device may never end.
+            raise TokenizerError(f"{path} is no vocabulary file, but a pipe or a device")
         if facts.st_size > MAX_FILE_BYTES:
             raise TokenizerError(f"{path} is no vocabulary file: it has {facts.st_size} bytes, more than {MAX_FILE_BYTES}")
         key = (os.path.realpath(path), facts.st_mtime_ns, facts.st_size)

@@ -119,6 +119,8 @@ def _bad_state(message: str) -> ApiError:
 def _existing(model: str) -> str:
     path = resolve(model)
     if "\0" in path or not os.path.isfile(path):
+        if "\0" not in path and os.path.exists(path):
+            raise FileNotFoundError(f"{model!r} is a folder or a device, not a model file")
         raise FileNotFoundError(f"model file not found: {model!r}")
     return path
 

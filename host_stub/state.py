@@ -79,9 +79,8 @@ class HostState:
         except BaseException as error:
             # A panic in an extension module is a BaseException; it must end as a failed load too.
             reason = printable(" ".join(str(error).split()) if str(error).strip() else type(error).__name__)
-            logger.error(
-                "failed to load %s: %s", printable(model) or "nothing", reason, exc_info=not isinstance(error, (OSError, ValueError))
-            )
+            logger.error("failed to load %s: %s", printable(model) or "nothing", reason)
+            logger.debug("where the load failed", exc_info=True)
             error.__traceback__ = None
             raise _load_failed(reason) from None
         finally:

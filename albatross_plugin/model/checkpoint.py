@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import pickle
 import re
+import stat
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import torch
 from torch import Tensor
 
 from albatross_plugin.errors import CheckpointError
+from albatross_plugin.model.archive import check_directory
 from albatross_plugin.model.spec import ModelSpec, read_spec
 
 logger = logging.getLogger(__name__)
@@ -20,6 +23,7 @@ logger = logging.getLogger(__name__)
 MINIMUM_TORCH = (2, 6)
 # Desktop clients look for these words and show a translated hint.
 DAMAGED = "invalid header or archive is corrupted"
+DAMAGED_FILE = f"damaged, incomplete or not a PyTorch file ({DAMAGED})"
 _CONVERTED = ("_strategy", "_version", "_rescale_layer")
 
 
@@ -30,7 +34,7 @@ def open_checkpoint(path: str | Path) -> tuple[ModelSpec, dict[str, Tensor]]:
     """
     path = Path(path)
     check_torch(torch.__version__)
-    content = _read(path)
+    content, records = _read(path)
     if not isinstance(content, Mapping):
         raise CheckpointError(f"{path.name} holds a {type(content).__name__}, not a dict of tensors")
     for key in _CONVERTED:
@@ -48,9 +52,27 @@ def open_checkpoint(path: str | Path) -> tuple[ModelSpec, dict[str, Tensor]]:
         else:
             ignored.append(key)
     spec = read_spec(path.name, tensors)
+    _check_size(path, tensors, records)
     if ignored:
-        logger.warning("%s: ignored entries that are not tensors: %s", path.name, ", ".join(map(repr, ignored)))
+        some = ", ".join(repr(key)[:100] for key in ignored[:10])
+        logger.warning("%s: ignored %d entries that are not tensors: %s", path.name, len(ignored), some)
     return spec, tensors
+
+
+def _check_size(path: Path, tensors: Mapping[str, Tensor], records: Counter[int] | None) -> None:
+    """Whether the tensors are made of what the file holds.
+
+    A few bytes can be a view as large as memory, and loading it would make every byte of it; two tensors may share one record. A
+    tensor that is larger than its record would go on into the next one.
+    """
+    declared, there = sum(tensor.numel() * tensor.itemsize for tensor in tensors.values()), path.stat().st_size
+    if declared > 2 * there:
+        raise CheckpointError(f"{path.name} declares tensors of {declared} bytes, but has {there} bytes")
+    if records is not None:
+        storages = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in tensors.values())}
+        missing = Counter(storages.values()) - records
+        if missing:
+            raise CheckpointError(f"{path.name} is {DAMAGED_FILE}: no record has the {min(missing)} bytes that a tensor needs")
 
 
 def check_torch(version: str) -> None:
@@ -61,14 +83,21 @@ def check_torch(version: str) -> None:
         raise CheckpointError(f"PyTorch {version} cannot read a .pth file safely (weights_only); install torch {needed} or newer")
 
 
-def _read(path: Path) -> object:
-    """torch.load that executes nothing; every way of failing becomes a CheckpointError in words."""
+def _read(path: Path) -> tuple[object, Counter[int] | None]:
+    """torch.load that executes nothing, and the sizes of a zip's records; every way of failing becomes a CheckpointError in words."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            # Opening a pipe would wait for a writer.
+            raise CheckpointError(f"{path.name} is not a regular file")
         with path.open("rb") as file:
             # Files from before torch 1.6 are no zip archives, and mmap raises for them.
-            zipped = file.read(4) == b"PK\x03\x04"
-        # A mapped archive's checksums are not checked: numbers that were overwritten in place load as they are.
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+            start = file.read(9)
+        _check_kind(path, start)
+        zipped = start.startswith(b"PK\x03\x04")
+        records = check_directory(path) if zipped else None
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped), records
+    except CheckpointError:
+        raise
     except pickle.UnpicklingError as error:
         raise CheckpointError(_unpickling_text(path.name, str(error))) from error
     except FileNotFoundError as error:
@@ -80,11 +109,25 @@ def _read(path: Path) -> object:
     except Exception as error:
         # Damage shows up as anything from RuntimeError to EOFError, UnicodeDecodeError or KeyError.
         first_line = (str(error) or type(error).__name__).splitlines()[0][:200]
-        raise CheckpointError(f"{path.name} is damaged, incomplete or not a PyTorch file ({DAMAGED}): {first_line}") from error
+        if "weights_only" in first_line:
+            # Advice to read the file unsafely.
+            first_line = type(error).__name__
+        raise CheckpointError(f"{path.name} is {DAMAGED_FILE}: {first_line}") from error
+
+
+def _check_kind(path: Path, start: bytes) -> None:
+    """Say what a file of another kind is. ``start``: its first 9 bytes."""
+    kind = None
+    if start.startswith(b"GGUF"):
+        kind = "gguf"
+    elif start.endswith(b"{") and int.from_bytes(start[:8], "little") < path.stat().st_size:
+        kind = "safetensors"
+    if kind is not None:
+        raise CheckpointError(f"{path.name} is a .{kind} file under another name; this engine reads .pth files")
 
 
 def _unpickling_text(name: str, message: str) -> str:
-    forbidden = re.search(r"GLOBAL (\S+)", message) or re.search(r"class (\S+)", message)
+    forbidden = re.search(r"GLOBAL (\S+)", message) or re.search(r"(?:unsafe|Unsupported) class (\S+)", message)
     if forbidden and "ersistent" not in message:
         return f"{name} is refused: its pickle asks for {forbidden[1]}, which is not data, and nothing in it was run"
-    return f"{name} is damaged, incomplete or not a PyTorch file ({DAMAGED})"
+    return f"{name} is {DAMAGED_FILE}"

@@ -15,6 +15,7 @@ from albatross_plugin.engine.messages import ModelInfo, TokenLogprobs
 from albatross_plugin.engine.request import MAX_LOGPROBS, Request
 from albatross_plugin.engine.step import Memory, StepPlan, StepResult, WorkerSpec
 from albatross_plugin.errors import CheckpointError, DeviceError, DeviceLostError, RequestError
+from albatross_plugin.model.archive import Checksums
 from albatross_plugin.model.arena import Arena, Views
 from albatross_plugin.model.cuda_memory import check_fits, drop_locals, give_back
 from albatross_plugin.model.cuda_model import CudaRWKV7
@@ -95,7 +96,8 @@ class CudaExecutor:
     ) -> int:
         """Weights, states and working memory on the card, everything measured and captured; returns the bytes of the weights."""
         file_bytes = sum(tensor.numel() * tensor.itemsize for tensor in tensors.values())
-        weights = load_cuda_weights(sizes, tensors, self._device, progress)
+        with Checksums(spec.model_path, lambda: progress(file_bytes, file_bytes)):
+            weights = load_cuda_weights(sizes, tensors, self._device, progress)
         tensors.clear()
         self._pool = StatePool(sizes, spec.rows, self._device, torch.float16, recurrent)
         self._sampler = CudaSampler(spec.rows, sizes.vocab_size, spec.token_limit, self._device)

@@ -84,7 +84,7 @@ def open_for_cuda(path: str, token_limit: int) -> tuple[ModelSpec, dict[str, Ten
 def load_cuda_weights(spec: ModelSpec, tensors: dict[str, Tensor], device: torch.device, progress: Progress) -> CudaWeights:
     """Copy to the card tensor by tensor. ``progress(loaded, total)`` counts bytes of the file."""
     ranks = padded_ranks(spec, tensors)
-    taker = Taker(tensors, device, torch.float16, progress)
+    taker = Taker(tensors, device, torch.float16, progress, spec.name)
     embedding = normalised_embedding(taker)
     layers = [_layer(taker, f"blocks.{index}.", index == 0, ranks, device) for index in range(spec.n_layer)]
     ln_out = taker.norm("ln_out")

@@ -52,9 +52,13 @@ class TorchExecutor:
         if self._device.type == "cpu":
             torch.set_num_threads(spec.threads)
         with torch.inference_mode():
-            weights = shared_weights(spec.model_path, self._device, spec.token_limit, progress)
-            dtype, sizes = weight_dtype(self._device), weights.spec
-            _check_memory(sizes, spec.rows, self._device, dtype)
+            dtype = weight_dtype(self._device)
+
+            def fits(sizes: ModelSpec, to_load: int) -> None:
+                _check_memory(sizes, spec.rows, self._device, dtype, to_load)
+
+            weights = shared_weights(spec.model_path, self._device, spec.token_limit, progress, fits)
+            sizes = weights.spec
             self._model = RWKV7(weights)
             self._ops = weights.ops
             self._pool = StatePool(sizes, spec.rows, self._device, dtype)
@@ -189,14 +193,16 @@ class TorchExecutor:
         return result
 
 
-def _check_memory(spec: ModelSpec, rows: int, device: torch.device, dtype: torch.dtype) -> None:
-    """Refuse more slots than fit, before anything is allocated, and say how many would."""
+def _check_memory(spec: ModelSpec, rows: int, device: torch.device, dtype: torch.dtype, to_load: int) -> None:
+    """Refuse more slots than fit beside ``to_load`` bytes of weights, before anything is allocated, and say how many would."""
     per_slot = state_bytes(spec, dtype) + _TABLE_BYTES_PER_TOKEN * spec.vocab_size
     free = _free_bytes(device)
-    if free is None or rows * per_slot <= free:
+    if free is None or to_load + rows * per_slot <= free:
         return
-    fits = max(0, free // per_slot - 1)
+    fits = max(0, (free - to_load) // per_slot - 1)
     need = f"batch={rows - 1} needs {_gib(rows * per_slot)} GiB for its states"
+    if to_load:
+        need += f" beside {_gib(to_load)} GiB of weights"
     where = "CUDA out of memory" if device.type == "cuda" else "not enough memory"
     advice = f"batch={fits} would fit" if fits else "not even batch=1 fits beside the weights"
     raise DeviceError(f"{where}: {need}, and {_gib(free)} GiB are free; {advice}")

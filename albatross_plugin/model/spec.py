@@ -133,8 +133,10 @@ def _check_shape(name: str, key: str, tensor: Tensor, shape: tuple[int, ...], te
         rank = partner.shape[-1] if partner is not None and key.endswith("2") else actual[-1]
         shape = tuple(rank if size == -1 else size for size in shape)
     if actual != shape or 0 in actual:
+        if 0 in actual:
+            raise CheckpointError(f"{name}: {key} has shape {_words(tensor)}, which holds nothing")
         wanted = " x ".join("rank" if size == -1 else str(size) for size in shape)
-        raise CheckpointError(f"{name}: {key} has shape {' x '.join(map(str, tensor.shape))}, expected {wanted}")
+        raise CheckpointError(f"{name}: {key} has shape {_words(tensor)}, expected {wanted}")
 
 
 def expected_shapes(spec: ModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -168,5 +170,10 @@ def is_optional(key: str) -> bool:
 
 def _matrix(name: str, key: str, tensor: Tensor) -> tuple[int, int]:
     if tensor.dim() != 2:
-        raise CheckpointError(f"{name}: {key} has shape {' x '.join(map(str, tensor.shape))}, expected two dimensions")
+        raise CheckpointError(f"{name}: {key} has shape {_words(tensor)}, expected two dimensions")
     return tensor.shape[0], tensor.shape[1]
+
+
+def _words(tensor: Tensor) -> str:
+    """A shape as the messages write it."""
+    return " x ".join(map(str, tensor.shape)) or "of a single number"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,12 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from albatross_plugin.model.archive import Checksums
 from albatross_plugin.model.checkpoint import open_checkpoint
 from albatross_plugin.model.ops import Operators, operators_for
 from albatross_plugin.model.spec import ModelSpec, check_vocabulary
 from albatross_plugin.model.taker import Norm, Progress, Taker
 
 _EMBEDDING_SLICE = 4096
+# Sizes of the model, and bytes of weights that are still to be made. Raises when there is no room.
+Fits = Callable[[ModelSpec, int], None]
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,10 @@ class Weights:
     bytes: int = field(default=0)
 
 
+def _anything_fits(spec: ModelSpec, to_load: int) -> None:
+    """For callers that need no room of their own beside the weights."""
+
+
 def weight_dtype(device: torch.device) -> torch.dtype:
     return torch.float16 if device.type == "cuda" else torch.float32
 
@@ -78,10 +85,12 @@ _cache: weakref.WeakValueDictionary[tuple[object, ...], Weights] = weakref.WeakV
 _cache_lock = threading.Lock()
 
 
-def shared_weights(path: str, device: torch.device, token_limit: int, progress: Progress) -> Weights:
+def shared_weights(path: str, device: torch.device, token_limit: int, progress: Progress, fits: Fits = _anything_fits) -> Weights:
     """The weights of ``path`` on ``device``; whoever asks while another holds them gets the same object.
 
-    Raises CheckpointError. The lock is held while loading, so that a second worker waits instead of loading again.
+    ``fits`` is asked before anything large is read. Raises CheckpointError.
+
+    The lock is held while loading, so that a second worker waits instead of loading again.
     """
     file = os.path.realpath(path)
     with _cache_lock:
@@ -91,32 +100,37 @@ def shared_weights(path: str, device: torch.device, token_limit: int, progress: 
             key = (file, stat.st_mtime_ns, stat.st_size, str(device))
             found = _cache.get(key)
         if found is None:
-            found = load_weights(path, device, token_limit, progress)
+            found = load_weights(path, device, token_limit, progress, fits)
             _cache[key] = found
         else:
             check_vocabulary(found.spec, token_limit)
+            fits(found.spec, 0)
             progress(stat.st_size, stat.st_size)
         return found
 
 
-def load_weights(path: str, device: torch.device, token_limit: int, progress: Progress) -> Weights:
+def load_weights(path: str, device: torch.device, token_limit: int, progress: Progress, fits: Fits) -> Weights:
     """Read, convert and pack. ``progress(loaded, total)`` counts bytes of the file's tensors."""
     spec, tensors = open_checkpoint(path)
     check_vocabulary(spec, token_limit)
     dtype = weight_dtype(device)
-    taker = _PackingTaker(tensors, device, dtype, operators_for(device, dtype), progress)
-    embedding = normalised_embedding(taker)
-    layers = [_layer(taker, f"blocks.{index}.", index == 0) for index in range(spec.n_layer)]
-    ln_out = taker.norm("ln_out")
-    head = taker.packed("head.weight")
+    fits(spec, sum(tensor.numel() for tensor in tensors.values()) * dtype.itemsize)
+    taker = _PackingTaker(tensors, device, dtype, operators_for(device, dtype), progress, spec.name)
+    with Checksums(path, taker.report):
+        embedding = normalised_embedding(taker)
+        layers = [_layer(taker, f"blocks.{index}.", index == 0) for index in range(spec.n_layer)]
+        ln_out = taker.norm("ln_out")
+        head = taker.packed("head.weight")
     return Weights(spec, device, dtype, taker.ops, embedding, layers, ln_out, head, taker.bytes)
 
 
 class _PackingTaker(Taker):
     """Also brings matrices into the form that the operators multiply by."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype, ops: Operators, progress: Progress) -> None:
-        super().__init__(tensors, device, dtype, progress)
+    def __init__(
+        self, tensors: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype, ops: Operators, progress: Progress, name: str
+    ) -> None:
+        super().__init__(tensors, device, dtype, progress, name)
         self.ops = ops
 
     def packed(self, key: str, transpose: bool = False) -> Any:
