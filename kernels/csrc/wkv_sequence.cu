@@ -1,8 +1,8 @@
 // The time mix between its products for rows of several tokens: bound by the time from one token to the next.
 //
 // A block walks through one head of one row, its state in float32 registers, in chunks of 16 tokens. Half of the block
-// advances the state; the other half turns the next chunk's vectors into what that takes, and finishes the outputs of the
-// chunk before. They meet once a chunk.
+// advances the state; the other half turns the next chunks' vectors into what that takes, and finishes the outputs of the
+// chunk before. They meet once a chunk, and at no other barrier.
 //
 // Within a chunk the decay is taken out of the recurrence. With W_t the product of the decays of the chunk's tokens up to
 // t, per key, and Z_t = S_t diag(1 / W_t):
@@ -35,7 +35,7 @@ struct Chunk {
 
 struct Shared {
   Chunk chunk[2];
-  float totals[kTeam / kWarp][kHeadSize];
+  float totals[2][kTeam / kWarp][kHeadSize];  // logarithm of the decay over each warp's tokens of a chunk
 };
 
 // Where the block works, and on what.
@@ -57,17 +57,15 @@ __device__ __forceinline__ void get8(const float* from, int lane, float (&value)
   value[4] = high.x, value[5] = high.y, value[6] = high.z, value[7] = high.w;
 }
 
-// A barrier of the preparing half alone; barrier 0 is __syncthreads.
-__device__ __forceinline__ void team_barrier() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
-static_assert(kTeam == 128, "the barrier says so in numbers");
-
 // --- The half that prepares and finishes: eight threads for a token --------------------------------------------------
 
-// What a chunk's finish needs of its preparation, v and the bonus, waits in rows of the registers that hold the state in the
-// other half: v of the chunk before and of the one that is being advanced, and both bonuses in a row of their own.
-constexpr int kBefore = 0, kNow = 1, kBonus = 2;
+// What a preparing thread carries from turn to turn stands in the registers that hold four rows of the state in the other half: v of
+// the chunk before and of the one that is being advanced, both bonuses, and the next chunk's decays as begin() leaves them.
+constexpr int kBefore = 0, kNow = 1, kBonus = 2, kDecays = 3;
 
 struct Preparer {
+  static constexpr int kTokens = kWarp / kLanes;  // of a warp
+
   const Wkv& p;
   const Place& place;
   Shared& shared;
@@ -86,30 +84,46 @@ struct Preparer {
     to_float(load8_const(constants + place.channel + lane() * kKeys), value);
   }
 
-  // Sum over the tokens up to this one of what was given, and the same without this one's.
-  __device__ void accumulate(const float (&own)[kKeys], float (&with)[kKeys], float (&without)[kKeys]) const {
-    const int in_warp = time() % (kWarp / kLanes), warp = thread / kWarp;
+  __device__ int warp() const { return thread / kWarp; }
+  __device__ int in_warp() const { return time() % kTokens; }
+
+  // The first part of a chunk's preparation: the sum of the logarithms of the decay over this warp's tokens up to this one, in ``sum``.
+  // The other warps' tokens come in a turn later, when all have put theirs down.
+  __device__ __forceinline__ void begin(int chunk, float (&sum)[kKeys]) const {
+    const bool here = valid(chunk);
+    float base[kKeys];
+    load(p.w_up, offset(chunk), here, sum);
+    load(p.w0, base);
+    const float scale = here ? kDecayScale : 0.0f;
 #pragma unroll
     for (int e = 0; e < kKeys; ++e) {
-      float sum = own[e];
+      sum[e] = scale * sigmoid(base[e] + sum[e]);
 #pragma unroll
-      for (int step = 1; step < kWarp / kLanes; step *= 2) {
-        const float before = __shfl_up_sync(kAllLanes, sum, step * kLanes);
-        if (in_warp >= step) sum += before;
+      for (int step = 1; step < kTokens; step *= 2) {
+        const float before = __shfl_up_sync(kAllLanes, sum[e], step * kLanes);
+        if (in_warp() >= step) sum[e] += before;
       }
-      with[e] = sum;
     }
-    if (in_warp == kWarp / kLanes - 1) put8(shared.totals[warp], lane(), with);
-    team_barrier();
+    if (in_warp() == kTokens - 1) put8(shared.totals[chunk % 2][warp()], lane(), sum);
+  }
+
+  // From the sums over this warp's tokens to those over all tokens up to this one, and up to the one before it.
+  __device__ __forceinline__ void accumulate(int chunk, float (&with)[kKeys], float (&without)[kKeys]) const {
+#pragma unroll
+    for (int e = 0; e < kKeys; ++e) {
+      const float before = __shfl_up_sync(kAllLanes, with[e], kLanes);
+      without[e] = in_warp() == 0 ? 0.0f : before;
+    }
 #pragma unroll 1
-    for (int i = 0; i < warp; ++i) {
+    for (int i = 0; i < warp(); ++i) {
       float total[kKeys];
-      get8(shared.totals[i], lane(), total);
+      get8(shared.totals[chunk % 2][i], lane(), total);
 #pragma unroll
-      for (int e = 0; e < kKeys; ++e) with[e] += total[e];
+      for (int e = 0; e < kKeys; ++e) {
+        with[e] += total[e];
+        without[e] += total[e];
+      }
     }
-#pragma unroll
-    for (int e = 0; e < kKeys; ++e) without[e] = with[e] - own[e];
   }
 
   __device__ void values(int64_t at, bool valid, float (&v)[kKeys]) const {
@@ -126,23 +140,19 @@ struct Preparer {
     for (int e = 0; e < kKeys; ++e) v[e] = lerp(v[e], first[e], sigmoid(base[e] + up[e]));
   }
 
-  // A chunk's tokens past the end of the row stay zero: they neither decay the state nor add to it.
-  __device__ __forceinline__ void prepare(int chunk, float (&v)[kKeys], float& bonus_kept) const {
+  // The second part, a turn after the first; ``with`` comes from there and is used up. A chunk's tokens past the end of the row stay
+  // zero: they neither decay the state nor add to it.
+  __device__ __forceinline__ void complete(int chunk, float (&with)[kKeys], float (&v)[kKeys], float& kept_bonus) const {
     Chunk& out = shared.chunk[chunk % 2];
     const bool here = valid(chunk);
     const int64_t at = offset(chunk);
-    float r[kKeys], k[kKeys], a[kKeys], log_decay[kKeys], with[kKeys], without[kKeys], base[kKeys];
-    const float scale_here = here ? kDecayScale : 0.0f;
-    load(p.w_up, at, here, log_decay);
-    load(p.w0, base);
-#pragma unroll
-    for (int e = 0; e < kKeys; ++e) log_decay[e] = scale_here * sigmoid(base[e] + log_decay[e]);
+    float r[kKeys], k[kKeys], a[kKeys], without[kKeys], base[kKeys];
     load(p.r, at, here, r);
     load(p.k, at, here, k);
     load(p.a_up, at, here, a);
     values(at, here, v);
     put_rows(out.v[time()], v);
-    accumulate(log_decay, with, without);
+    accumulate(chunk, with, without);
 
     float kk[kKeys], k_a[kKeys], r_k[kKeys];
     load(p.a0, base);
@@ -163,7 +173,7 @@ struct Preparer {
     const float scale = inverse_norm(warp_sum<kLanes>(squares));
     b_r = warp_sum<kLanes>(b_r) * scale;
     k_r = warp_sum<kLanes>(k_r);
-    bonus_kept = warp_sum<kLanes>(bonus);
+    kept_bonus = warp_sum<kLanes>(bonus);
     if (lane() == 0) out.scalars[time()] = make_float2(b_r, k_r);
 #pragma unroll
     for (int e = 0; e < kKeys; ++e) {
@@ -356,35 +366,29 @@ __global__ void __launch_bounds__(2 * kTeam, 2) sequence_kernel(Wkv p) {
   const int lane = threadIdx.x % kLanes, first = threadIdx.x / kLanes * kRows;
   State* const own = static_cast<State*>(p.state) +
                      ((static_cast<int64_t>(slot) * gridDim.x + head) * kHeadSize + first) * kHeadSize + lane * kKeys;
-  // What a thread carries from turn to turn: four rows of the state, or what two chunks' finishes need.
   Tile carried = {};
-  if (prepares) {
-    preparer.prepare(0, carried.at[kNow], carried.at[kBonus][kNow]);
-  } else {
-    load_tile(carried, own);
-  }
-  // Both halves meet at this one barrier, once a chunk.
+  if (!prepares) load_tile(carried, own);
+  // In a turn one half advances a chunk; the other finishes the chunk before it, completes the one after it and begins the next. Both
+  // meet at the one barrier there is.
 #pragma unroll 1
-  for (int chunk = 0;; ++chunk) {
-    __syncthreads();
-    if (chunk == chunks) break;
+  for (int chunk = -2; chunk <= chunks; ++chunk) {
     if (prepares) {
-      // The finish reads what the preparation overwrites; the same thread does both in the same places.
+      // The finish reads what the completion overwrites; the same thread does both in the same places.
       if (chunk > 0) preparer.finish(chunk - 1, carried.at[kBefore], carried.at[kBonus][kBefore]);
 #pragma unroll
       for (int e = 0; e < kKeys; ++e) carried.at[kBefore][e] = carried.at[kNow][e];
       carried.at[kBonus][kBefore] = carried.at[kBonus][kNow];
-      if (chunk + 1 < chunks) preparer.prepare(chunk + 1, carried.at[kNow], carried.at[kBonus][kNow]);
-    } else {
+      if (chunk >= -1 && chunk + 1 < chunks) {
+        preparer.complete(chunk + 1, carried.at[kDecays], carried.at[kNow], carried.at[kBonus][kNow]);
+      }
+      if (chunk + 2 < chunks) preparer.begin(chunk + 2, carried.at[kDecays]);
+    } else if (chunk >= 0 && chunk < chunks) {
       const int left = place.length - chunk * kChunk;
       advance_chunk(carried, shared.chunk[chunk % 2], left < kChunk ? left : kChunk, lane, first);
     }
+    __syncthreads();
   }
-  if (prepares) {
-    preparer.finish(chunks - 1, carried.at[kBefore], carried.at[kBonus][kBefore]);
-  } else {
-    store_tile(carried, own);
-  }
+  if (!prepares) store_tile(carried, own);
 }
 
 template <class State>
