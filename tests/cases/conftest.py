@@ -12,6 +12,7 @@ import tiny
 from host.live import LiveHost
 
 from albatross_plugin import hooks
+from albatross_plugin.bench.chosen_executor import ChosenExecutor
 
 STRATEGY = "albatross device=cpu batch=4"
 
@@ -28,8 +29,8 @@ def random_model(models: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[LiveHost]:
-    """The stub host with this plugin, in this process."""
-    with LiveHost(("albatross", hooks)) as running:
+    """The stub host with this plugin, in this process; a strategy may name another executor."""
+    with LiveHost(("albatross", hooks), ("executor", ChosenExecutor())) as running:
         yield running
 
 

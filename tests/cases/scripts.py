@@ -28,12 +28,12 @@ def tokens(*pieces: str) -> list[int]:
     return [_ids()[piece.encode()] for piece in pieces]
 
 
-def write_script(path: Path, *script: int) -> Path:
-    """A model that says ``script`` and then the end of text, after "!" on the completions route and after ":" in a chat."""
-    start, also = tokens(TEXT_START, CHAT_START)
+def write_script(path: Path, *script: int, also: str = CHAT_START) -> Path:
+    """A model that says ``script`` and then the end of text, after "!" and after ``also``, the end of a chat's prompt."""
     if path.exists():
         return path
+    start, other = tokens(TEXT_START, also)
     state = tiny.script_checkpoint([start, *script])
-    if also not in script:
-        state["emb.weight"][also] = state["emb.weight"][start]
+    assert other not in script
+    state["emb.weight"][other] = state["emb.weight"][start]
     return tiny.write(path, state)
