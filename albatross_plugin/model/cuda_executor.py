@@ -25,6 +25,7 @@ from albatross_plugin.model.cuda_weights import load_cuda_weights, open_for_cuda
 from albatross_plugin.model.graphs import pass_sizes
 from albatross_plugin.model.kernels import ops as load_kernels
 from albatross_plugin.model.products import Products
+from albatross_plugin.model.rehearsal import rehearse
 from albatross_plugin.model.sampler import token_logprobs
 from albatross_plugin.model.spec import ModelSpec
 from albatross_plugin.model.state import StatePool, state_bytes
@@ -112,6 +113,9 @@ class CudaExecutor:
         self._turn = 0
         # Reported again between sizes, so that a load that is called off ends there too.
         self._steps.prepare(spec.graphs, lambda: progress(file_bytes, file_bytes))
+        rehearse(self, self._batch, spec.pass_tokens, sizes.vocab_size, self._pool.read(0))
+        self._requests.clear()
+        self._fed.clear()
         return weights.bytes
 
     def launch(self, plan: StepPlan) -> _Ticket:

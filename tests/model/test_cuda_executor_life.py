@@ -196,3 +196,34 @@ def test_a_whole_engine_with_more_requests_than_slots(tmp_path: Path, card: Card
         model.shutdown()
     assert said == {index: "".join(words[index + 1 :]) for index in range(len(words))}
     assert card.graphs == 0
+
+
+# --- the rehearsal at load ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("batch", "words"), [(1, {}), (4, {"pass_tokens": 16}), (40, {}), (3, {"graphs": False})])
+def test_the_rehearsal_leaves_no_trace(script: Path, make: Make, batch: int, words: dict[str, Any]) -> None:
+    executor = make(script, batch, **words)
+    assert not executor._requests and not executor._fed and not executor._broken
+    last = batch - 1
+    assert generate(executor, {last: [34]}, greedy(), 7) == {last: SCRIPT[1:]}, "with penalties, bans and masks of before it would differ"
+    assert generate(executor, {0: [5, 34]}, greedy(), 7) == {0: SCRIPT[1:]}
+
+
+def test_every_kind_of_step_is_rehearsed(script: Path, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[StepPlan] = []
+    real = CudaExecutor.launch
+
+    def recorded(self: CudaExecutor, plan: StepPlan) -> Any:
+        plans.append(plan)
+        return real(self, plan)
+
+    monkeypatch.setattr(CudaExecutor, "launch", recorded)
+    make(script, 32, pass_tokens=128)
+    admitted = [admission.request for plan in plans for admission in plan.admit]
+    assert {len(plan.admit) for plan in plans} == {0, 1, 17}
+    assert any(plan.decode and plan.prefill and not plan.prefill[-1].final for plan in plans)
+    assert any(plan.decode and plan.prefill and plan.prefill[-1].final for plan in plans)
+    assert any(plan.allowed for plan in plans) and any(request.initial_state for request in admitted)
+    for name in ("logprobs", "prompt_logprobs", "logit_bias", "global_penalty", "greedy", "ignore_eos"):
+        assert any(getattr(request.params, name) for request in admitted), name
