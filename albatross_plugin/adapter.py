@@ -21,7 +21,9 @@ from albatross_plugin.engine.step import WorkerSpec
 from albatross_plugin.engine.tally import Tally
 from albatross_plugin.errors import REQUIREMENT_TEXT, EngineInitError, EngineInitTimeout, RequestError, UnsupportedError
 from albatross_plugin.facade import ModelFacade, PipelineFacade
+from albatross_plugin.grammar import Grammars, JsonGrammar, json_source
 from albatross_plugin.options import GenerationOptions, read_options
+from albatross_plugin.response_format import ResponseFormat
 from albatross_plugin.strategy import AlbatrossStrategy
 from albatross_plugin.tokenizer import WorldTokenizer, find_vocabulary
 
@@ -105,6 +107,7 @@ class AlbatrossRWKV:
         self.state_tuned: list[Any] | None = None
         self.model_state: Any = None
         self.model_tokens: list[int] = []
+        self._grammars: Grammars | None = None
 
     def _init_engine(self, executor: str, options: dict[str, Any]) -> None:
         """Start the thread ``albatross-engine`` with a loop of its own, and the workers on it."""
@@ -199,6 +202,13 @@ class AlbatrossRWKV:
         """The call's settings: ``body`` over ``defaults`` (the host's saved config) over this object's attributes."""
         return read_options(body, self, stop=stop, stop_token_ids=stop_token_ids, chat_mode=chat_mode, defaults=defaults)
 
+    def grammar(self, wanted: ResponseFormat, functions: Sequence[str] = ()) -> JsonGrammar:
+        """What binds a text of this model to a form. May take seconds. Raises RequestError that names response_format."""
+        source = json_source(wanted.schema, wanted.lenient, functions)
+        if self._grammars is None:
+            self._grammars = Grammars.of(self.tokenizer.vocabulary, self.info.vocab_size)
+        return self._grammars.compile(source)
+
     def generate(
         self,
         body: Any,
@@ -250,6 +260,7 @@ class AlbatrossRWKV:
         if self._finalizer is not None:
             self._finalizer()
         self.state_tuned = None
+        self._grammars = None
 
     # --- the host's abstract surface --------------------------------------------------------------------------------
 

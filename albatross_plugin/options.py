@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from albatross_plugin.engine.grammar import Grammar
 from albatross_plugin.engine.request import MAX_LOGPROBS, SamplingParams
 from albatross_plugin.errors import RequestError
 from albatross_plugin.parameters import UNSUPPORTED, refuse_unsupported
+from albatross_plugin.response_format import ResponseFormat, read_response_format
 
 MAX_CHOICES = 128
 MAX_STOP_CHARACTERS = 4 * 1024 * 1024
@@ -16,7 +18,7 @@ MAX_STOPS = 1024
 
 
 class ModelDefaults(Protocol):
-    """The attributes of the host's model object that hold default settings."""
+    """The attributes of the host's model object that hold default settings, and what only it can make of a call."""
 
     user: str
     bot: str
@@ -29,6 +31,9 @@ class ModelDefaults(Protocol):
     penalty_alpha_frequency: float
     penalty_decay: float
     global_penalty: bool
+
+    def grammar(self, wanted: ResponseFormat, functions: Sequence[str]) -> Grammar:
+        """What binds a text to this form, or to a call of one of these functions. Raises RequestError that names response_format."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,7 @@ def read_options(
     """Check and merge every setting of a call. Raises RequestError that names the parameter at fault."""
     source = _Body(body, defaults)
     refuse_unsupported(source.among(UNSUPPORTED), source.undeclared, chat_mode=chat_mode)
-    _check_response_format(source)
+    wanted = read_response_format(source.own("response_format"))
     logprobs = _logprobs(source, chat_mode)
     echo = not chat_mode and source.flag("echo")
     bias, ignore_eos = _logit_bias(source.own("logit_bias")), source.flag("ignore_eos")
@@ -123,7 +128,7 @@ def read_options(
         logprobs=logprobs,
         prompt_logprobs=echo and logprobs is not None,
     )
-    return GenerationOptions(
+    options = GenerationOptions(
         sampling=sampling,
         stops=_stops(stop, source, model, chat_mode),
         n=source.whole("n", 1, 1, MAX_CHOICES),
@@ -131,13 +136,22 @@ def read_options(
         priority=source.whole("priority", 0, -(2**31), 2**31 - 1),
         include_usage=_include_usage(source.own("stream_options")),
     )
+    if wanted is None:
+        return options
+    # Last, as it takes longest: a call with another fault in it shall not cost that.
+    grammar = model.grammar(wanted, _functions(source) if chat_mode else [])
+    return replace(options, sampling=replace(sampling, grammar=grammar))
 
 
-def _check_response_format(source: _Body) -> None:
-    wanted = source.own("response_format")
-    kind = wanted.get("type") if isinstance(wanted, Mapping) else getattr(wanted, "type", wanted)
-    if kind not in (None, "text"):
-        raise RequestError(f"response_format {kind!r} is not supported; use text", code="unsupported_parameter", param="response_format")
+def _functions(source: _Body) -> list[str]:
+    """Names of the functions that the model may call in place of its answer, as the host offers them to it."""
+    tools, choice, messages = source.own("tools"), source.own("tool_choice"), source.own("messages")
+    last = messages[-1] if isinstance(messages, (list, tuple)) and messages else None
+    if not isinstance(tools, (list, tuple)) or choice == "none" or (isinstance(last, Mapping) and last.get("role") == "tool"):
+        return []
+    only = choice["function"].get("name") if isinstance(choice, Mapping) and isinstance(choice.get("function"), Mapping) else None
+    found = [tool["function"].get("name") for tool in tools if isinstance(tool, Mapping) and isinstance(tool.get("function"), Mapping)]
+    return [name for name in found if isinstance(name, str) and name and only in (None, name)]
 
 
 def _max_tokens(source: _Body, model: ModelDefaults) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from albatross_plugin.engine.grammar import Grammar
 from albatross_plugin.errors import RequestError
 
 MAX_LOGPROBS = 20
@@ -41,7 +42,8 @@ class SamplingParams:
     switch the respective filter off. ``logprobs`` is the number of alternatives reported per token
     (None: none are computed; 0: only the chosen token's). ``prompt_logprobs`` asks for the same numbers for each
     prompt token but the first.
-    ``stop_token_ids`` end the text and are not part of it; token 0 does so too unless ``ignore_eos``.
+    ``stop_token_ids`` end the text and are not part of it; token 0 does so too unless ``ignore_eos``. ``grammar`` binds the text, and
+    ends it where nothing may follow.
     Raises RequestError with the parameter's name for a value out of range.
     """
 
@@ -59,6 +61,7 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None
     prompt_logprobs: bool = False
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.max_tokens, bool) or not isinstance(self.max_tokens, int) or self.max_tokens < 1:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from albatross_plugin.config import EngineConfig
 from albatross_plugin.engine.group import DecodeGroup, slot_of
+from albatross_plugin.engine.masks import Masks
 from albatross_plugin.engine.messages import Event, Failed, Finished, PromptLogprobs, TokenLogprobs, Tokens
 from albatross_plugin.engine.request import FinishReason, Request
 from albatross_plugin.engine.sequence import Category, Sequence
@@ -19,11 +20,12 @@ from albatross_plugin.engine.waiting import WaitingQueue
 class _Flight:
     """Who took part in a planned step. Results go to these objects, never to whoever holds the slot by then.
 
-    Rows that are sampled: those of ``group``, then ``completed``, whose prompt ends in this step. ``steady``: nobody else took part, and it
-    is nobody's last step.
+    Rows that are sampled: those of ``group``, then ``guided``, which decode under a grammar, then ``completed``, whose prompt ends in this
+    step. ``steady``: but for the guided rows nobody else took part, and it is nobody's last step.
     """
 
     group: DecodeGroup
+    guided: list[Sequence]
     fed: list[Sequence]
     completed: list[Sequence]
     admitted: list[Sequence]
@@ -31,10 +33,10 @@ class _Flight:
 
     @property
     def sampled(self) -> list[Sequence]:
-        return self.group.sequences + self.completed
+        return self.group.sequences + self.guided + self.completed
 
     def rows(self) -> dict[int, Sequence]:
-        return {slot_of(sequence): sequence for sequence in self.group.sequences + self.fed}
+        return {slot_of(sequence): sequence for sequence in self.group.sequences + self.guided + self.fed}
 
 
 def fair_shares(wants: list[int], budget: int) -> list[int]:
@@ -52,8 +54,9 @@ class Scheduler:
 
     ``plan`` may be called again before earlier plans were applied: a row in flight is then continued from the
     token that the device still holds. A sequence is never planned past ``max_tokens``, and frees its slot as soon
-    as its last token is planned; a stop that is seen late costs one token, which is dropped. Every added request
-    ends in exactly one Finished or Failed among the events that the methods return.
+    as its last token is planned; a stop that is seen late costs one token, which is dropped. A row under a grammar is planned only when its
+    last token is known and the mask for the next one is there; until then it sits the steps out. Every added request ends in exactly one
+    Finished or Failed among the events that the methods return.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -63,6 +66,8 @@ class Scheduler:
         self._open: dict[int, Sequence] = {}
         self._feeding: set[Sequence] = set()
         self._joining: list[Sequence] = []
+        self._guided: set[Sequence] = set()
+        self._masks = Masks()
         self._group = self._applying = DecodeGroup(())
         self._flights: dict[int, _Flight] = {}
         self._step = 0
@@ -102,22 +107,28 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """The next step, or None when there is nothing to compute before more results or requests arrive."""
         group = self._decoding()
-        decoding = bool(group.sequences)
+        guided = self._with_masks() if self._guided else []
+        decoding = bool(group.sequences or guided)
         admitted = self._admit(self._config.admissions_per_step if decoding else self._slots.free) if self._waiting else []
         chosen = self._choose_chunks(decoding)
         if not decoding and not chosen:
-            return None
-        plan = StepPlan(self._step, [Admission(slot_of(s), s.request) for s in admitted], group.slots)
-        completed: list[Sequence] = []
-        for sequence, count in chosen:
-            chunk = Chunk(slot_of(sequence), sequence.feed(count, self._step), sequence.remaining == 0)
-            plan.prefill.append(chunk)
-            if chunk.final:
-                completed.append(sequence)
-        last = self._count_planned(group, completed)
-        self._flights[self._step] = _Flight(group, [s for s, _ in chosen], completed, admitted, not (chosen or admitted or last))
+            # With nothing else to do, masks that are worked out aside are what is missing.
+            return self.plan() if not self._flights and self._masks.wait() else None
+        decode = group.slots + [slot_of(s) for s in guided] if guided else group.slots
+        chunks = [Chunk(slot_of(s), s.feed(count, self._step), s.remaining == 0) for s, count in chosen]
+        completed = [sequence for sequence, _ in chosen if sequence.remaining == 0]
+        others = guided + completed if guided else completed
+        allowed = {slot_of(s): s.mask for s in others if s.mask is not None} if others else None
+        plan = StepPlan(self._step, [Admission(slot_of(s), s.request) for s in admitted], decode, chunks, allowed)
+        last = self._count_planned(group, others)
+        self._flights[self._step] = _Flight(group, guided, [s for s, _ in chosen], completed, admitted, not (chosen or admitted or last))
         self._step += 1
         return plan
+
+    def _with_masks(self) -> list[Sequence]:
+        """The rows under a grammar that can take part in the next step, in slot order."""
+        self._masks.update()
+        return sorted((sequence for sequence in self._guided if sequence.mask is not None), key=slot_of)
 
     def _decoding(self) -> DecodeGroup:
         """The rows that decode in the next step: the group of the last one, unless somebody left or joined."""
@@ -129,19 +140,26 @@ class Scheduler:
             self._joining.clear()
         return self._group
 
-    def _count_planned(self, group: DecodeGroup, completed: list[Sequence]) -> bool:
+    def _count_planned(self, group: DecodeGroup, others: list[Sequence]) -> bool:
         """One more token is planned for all rows that are sampled; those with their last one give back their slots. Whether any does."""
         done: list[Sequence] = []
         if group.sequences and group.count_planned():
             group.settle_planned()
             group.intact = False
             done = [sequence for sequence in group.sequences if sequence.exhausted]
-        for sequence in completed:
+        for sequence in others:
             self._feeding.discard(sequence)
             sequence.planned += 1
-            (done if sequence.exhausted else self._joining).append(sequence)
+            if sequence.matcher is not None:
+                sequence.mask = None
+                self._guided.add(sequence)
+            elif not sequence.exhausted:
+                self._joining.append(sequence)
+            if sequence.exhausted:
+                done.append(sequence)
         for sequence in done:
             sequence.released = True
+            self._guided.discard(sequence)
             self._slots.give(slot_of(sequence))
         return bool(done)
 
@@ -152,6 +170,8 @@ class Scheduler:
             sequence = self._waiting.pop()
             sequence.slot = self._slots.take(sequence)
             sequence.last_fed = self._step
+            if sequence.request.params.grammar is not None:
+                sequence.matcher, sequence.mask = sequence.request.params.grammar.start()
             self._feeding.add(sequence)
             admitted.append(sequence)
         return admitted
@@ -168,7 +188,8 @@ class Scheduler:
         if not self._feeding:
             self._since_prefill += decoding
             return []
-        due, limit = self._due(decoding), self._config.chunk_limit(decoding)
+        # A row that sits this step out waits for its end all the same.
+        due, limit = self._due(decoding), self._config.chunk_limit(decoding or bool(self._guided))
         budget, wants = self._config.pass_budget, []
         for sequence in sorted(self._feeding, key=slot_of):
             category = sequence.category(decoding, due, self._config.min_forward_seq_len)
@@ -192,28 +213,37 @@ class Scheduler:
             self._applying.settle_applied()
             self._applying = flight.group
         plain = flight.steady and not (result.failures or result.logprobs)
-        if plain and flight.group.try_apply(result.tokens):
+        if plain and not flight.guided and flight.group.try_apply(result.tokens):
             return [Tokens(flight.group.request_ids, result.tokens)]
+        if plain and flight.guided and flight.group.sequences:
+            count = len(flight.group.sequences)
+            if flight.group.try_apply(result.tokens[:count]):
+                free = Tokens(flight.group.request_ids, result.tokens[:count])
+                bound, over = self._take_tokens(flight.guided, result.tokens[count:], None)
+                return [free, bound, *over] if bound.request_ids else [free]
         flight.group.settle_applied()
         events: list[Event] = []
         ends: list[Event] = []
         if result.failures:
             rows = flight.rows()
-            ends += [self._fail(rows[slot], message, 500) for slot, message in result.failures.items() if not rows[slot].ended]
+            ends += [
+                self._fail(rows[slot], _cause(rows[slot], text), 500) for slot, text in result.failures.items() if not rows[slot].ended
+            ]
         events += self._prompt_logprobs(flight, result)
-        tokens, ended = self._take_tokens(flight, result)
+        tokens, ended = self._take_tokens(flight.sampled, result.tokens, result.logprobs)
         if tokens.request_ids:
             events.append(tokens)
         return events + ends + ended
 
-    def _take_tokens(self, flight: _Flight, result: StepResult) -> tuple[Tokens, list[Event]]:
-        """The step's tokens without those of rows that have ended, and the ends that they bring."""
+    def _take_tokens(
+        self, sequences: list[Sequence], sampled: list[int], logprobs: dict[int, TokenLogprobs] | None
+    ) -> tuple[Tokens, list[Event]]:
+        """The tokens of these rows without those of rows that have ended, and the ends that they bring."""
         ids: list[int] = []
         tokens: list[int] = []
         numbers: list[TokenLogprobs | None] = []
         ends: list[Event] = []
-        logprobs = result.logprobs
-        for sequence, token in zip(flight.sampled, result.tokens, strict=True):
+        for sequence, token in zip(sequences, sampled, strict=True):
             if sequence.ended:
                 continue
             ids.append(sequence.request.request_id)
@@ -223,6 +253,8 @@ class Scheduler:
             reason = sequence.take(token)
             if reason is not None:
                 ends.append(self._finish(sequence, reason))
+            elif sequence.matcher is not None:
+                self._masks.want(sequence)
         return Tokens(ids, tokens, numbers or None), ends
 
     def _prompt_logprobs(self, flight: _Flight, result: StepResult) -> list[Event]:
@@ -265,9 +297,15 @@ class Scheduler:
             self._waiting.remove(sequence)
             return
         self._feeding.discard(sequence)
+        self._guided.discard(sequence)
         self._group.intact = False
         for flight in self._flights.values():
             flight.group.intact = False
         if not sequence.released:
             self._slots.give(sequence.slot)
         self._slots.forget(sequence.slot, sequence)
+
+
+def _cause(sequence: Sequence, failure: str) -> str:
+    """Why a row failed: the grammar's own words, where it left the row without a token."""
+    return (sequence.matcher.error if sequence.matcher is not None else "") or failure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from albatross_plugin.engine.grammar import Matcher
 from albatross_plugin.engine.messages import TokenLogprobs
 from albatross_plugin.engine.request import FinishReason, Request
 
@@ -24,10 +25,14 @@ class Sequence:
 
     ``fed``: prompt tokens planned so far. ``planned``: tokens whose sampling was planned. ``sampled``: tokens that
     came back, the end token included. ``last_fed``: the step that last fed the prompt. ``slot`` is None outside one, and
-    ``released`` says that the slot was given back before the end, since no further step needs it.
+    ``released`` says that the slot was given back before the end, since no further step needs it. ``matcher``: where
+    the text is in its grammar, from the moment it has a slot, and ``mask``: which tokens may come next, where that is known.
     """
 
-    __slots__ = ("ended", "fed", "last_fed", "max_tokens", "planned", "prompt_entries", "released", "request", "sampled", "slot", "stops")
+    __slots__ = (
+        "ended", "fed", "last_fed", "mask", "matcher", "max_tokens", "planned", "prompt_entries", "released", "request", "sampled",
+        "slot", "stops",
+    )  # fmt: skip
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -41,6 +46,8 @@ class Sequence:
         self.max_tokens = request.params.max_tokens
         self.stops = request.params.end_token_ids
         self.prompt_entries: list[TokenLogprobs] = []
+        self.matcher: Matcher | None = None
+        self.mask: bytes | None = None
 
     @property
     def remaining(self) -> int:
@@ -75,4 +82,8 @@ class Sequence:
         self.sampled += 1
         if token in self.stops:
             return FinishReason.STOP
+        if self.matcher is not None:
+            self.matcher.accept(token)
+            if self.matcher.complete:
+                return FinishReason.STOP
         return FinishReason.LENGTH if self.sampled >= self.max_tokens else None

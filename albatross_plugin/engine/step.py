@@ -33,7 +33,7 @@ class StepPlan:
 
     Rows are in the order decode, then prefill. While the same rows go on decoding, ``decode`` is the same list object from step to step
     (``plan.decode is previous.decode``), so that an executor may keep what it made of it; nobody may change that list. ``allowed`` is
-    None or maps a slot to its bitmask of allowed tokens, ``int32 [ceil(V / 32)]`` as bytes.
+    None or maps a slot to its bitmask of allowed tokens, ``int32 [ceil(V / 32)]`` as bytes: token i is bit ``i % 32`` of word ``i // 32``.
     """
 
     step: int

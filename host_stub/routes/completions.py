@@ -22,7 +22,7 @@ from host_stub.template import chat_prompt, check_messages, turn_stops
 
 router = APIRouter(tags=["Completions"])
 
-# Tokenising a longer prompt on the event loop would hold up every other request.
+# Tokenising a longer prompt on the event loop would hold up every other request, and so would compiling a schema.
 LONG_PROMPT = 65536
 
 
@@ -92,7 +92,8 @@ async def start(
     if isinstance(model, AbstractRWKV) and not hasattr(model, "run"):
         _check_state(model, body)
     try:
-        source = await anyio.to_thread.run_sync(ask_plugins) if _length(prompt) > LONG_PROMPT else ask_plugins()
+        long = _length(prompt) > LONG_PROMPT or (body.model_extra or {}).get("response_format") is not None
+        source = await anyio.to_thread.run_sync(ask_plugins) if long else ask_plugins()
     except Exception as error:
         known = from_exception(error)
         if known is None:

@@ -24,7 +24,7 @@ def ask(host: StubHost, **body: Any) -> Any:
         ("temperature", -1), ("temperature", "hot"), ("top_p", -0.1), ("top_k", -1), ("max_tokens", 0), ("max_completion_tokens", 0),
         ("seed", "x"), ("n", 0), ("n", 1.5), ("best_of", 2), ("logprobs", 21), ("echo", "yes"), ("stop", [1]),
         ("stop_token_ids", [70000]), ("stop_token_ids", [-1]), ("stop_token_ids", [1000000000]),
-        ("logit_bias", {"191222": 5}), ("logit_bias", {"a": 5}), ("logit_bias", {"33": 500}), ("response_format", {"type": "json_object"}),
+        ("logit_bias", {"191222": 5}), ("logit_bias", {"a": 5}), ("logit_bias", {"33": 500}), ("response_format", {"type": "xml"}), ("response_format", "json"), ("response_format", {"type": "json_schema"}),
         ("repetition_penalty", 1.2), ("xtc_probability", 0.5), ("num_beams", 4), ("reasoning_effort", "high"), ("stream_options", 5),
         ("stop", ["x"] * 2000), ("logit_bias", {"5": 10**400}), ("logit_bias", {"1_0": 1}), ("logit_bias", {" 5": 1}), ("temperature", 10**400), ("prompt", [-1]), ("prompt", [65536]), ("prompt", ["a", 1]), ("prompt", [[1, "a"]]),
     ],
