@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import ipaddress
 import json
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from host_stub.errors import ApiError, error_body
@@ -21,6 +23,9 @@ logger = logging.getLogger(__name__)
 MAX_BODY = 16 * 1024 * 1024
 # How much of a body that is refused is still read, so that the client gets to see the answer.
 MAX_DRAIN = 8 * MAX_BODY
+# Seconds between two parts of a body, and for all of it: half a request must not hold a connection and its memory for ever.
+IDLE_SECONDS = 30.0
+BODY_SECONDS = 300.0
 LOOPBACK_NAMES = frozenset(("localhost", "ip6-localhost"))
 OPEN_PATHS = frozenset(("/", "/health"))
 HOST = re.compile(r"(?:\[([0-9a-f:.%\w-]+)\]|([^\[\]:\s/]+))(?::\d*)?")
@@ -30,12 +35,15 @@ SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 @dataclass(frozen=True)
 class Rules:
     """``hosts``: names under which the server may be addressed, beside loopback names and IP addresses. ``origins``: pages of
-    other origins that may call, for example ``http://localhost:3000``. ``max_body`` in bytes."""
+    other origins that may call, for example ``http://localhost:3000``. ``max_body`` in bytes; ``idle_seconds``: longest pause in a
+    body, ``body_seconds``: longest time for a whole one."""
 
     hosts: frozenset[str] = frozenset()
     origins: frozenset[str] = frozenset()
     api_key: str | None = None
     max_body: int = MAX_BODY
+    idle_seconds: float = IDLE_SECONDS
+    body_seconds: float = BODY_SECONDS
 
     @classmethod
     def of(cls, hosts: Iterable[str] = (), origins: Iterable[str] = (), api_key: str | None = None) -> Rules:
@@ -59,7 +67,7 @@ class Guard:
             self._check(scope, headers)
             replay = await self._read(headers, receive)
         except ApiError as error:
-            await refuse(_with_cors(error, headers, self.rules), receive, send)
+            await refuse(_with_cors(error, headers, self.rules), _Body(receive, self.rules), send)
             return
         if replay is not None:
             await self._run(scope, headers, replay, send)
@@ -100,9 +108,10 @@ class Guard:
         if length in ("", "0") and "transfer-encoding" not in headers:
             return receive
         body = bytearray()
+        parts = _Body(receive, self.rules)
         more = True
         while more:
-            message = await receive()
+            message = await parts()
             if message["type"] == "http.disconnect":
                 return None
             body += message.get("body", b"")
@@ -115,6 +124,21 @@ class Guard:
             return first.pop() if first else await receive()
 
         return replay
+
+
+class _Body:
+    """Receives the parts of one body. Raises ApiError 408 when the next one, or the whole, does not come in time."""
+
+    def __init__(self, receive: Receive, rules: Rules) -> None:
+        self._receive = receive
+        self._idle = rules.idle_seconds
+        self._end = anyio.current_time() + rules.body_seconds
+
+    async def __call__(self) -> Message:
+        seconds = min(self._idle, self._end - anyio.current_time())
+        with anyio.move_on_after(max(0.0, seconds)):
+            return await self._receive()
+        raise ApiError(408, "the body did not arrive in time", code="body_timeout", headers={"Connection": "close"})
 
 
 def check_host(value: str, rules: Rules) -> None:
@@ -188,6 +212,7 @@ def _too_large(limit: int) -> ApiError:
 
 
 async def refuse(error: ApiError, receive: Receive, send: Send) -> None:
+    """Answer without the application. After a 413 the rest of the body is read for a while, so that the client gets to see the answer."""
     content = error_body(error.status, error.message, code=error.code, param=error.param)
     data = json.dumps({**content, "detail": error.detail}).encode()
     headers: list[Any] = [(b"content-type", b"application/json"), (b"content-length", str(len(data)).encode())]
@@ -195,10 +220,15 @@ async def refuse(error: ApiError, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": data, "more_body": error.status == 413})
     if error.status == 413:
-        left = MAX_DRAIN
-        while left > 0:
-            message = await receive()
-            if message["type"] == "http.disconnect" or not message.get("more_body", False):
-                break
-            left -= len(message.get("body", b""))
+        with contextlib.suppress(ApiError):
+            await _drain(receive)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _drain(receive: Receive) -> None:
+    left = MAX_DRAIN
+    while left > 0:
+        message = await receive()
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            break
+        left -= len(message.get("body", b""))

@@ -123,8 +123,8 @@ class Ledger:
         self._outcomes["rejected"] += count
         self.tally.refused("queue_full", count)
         seconds = min(MAX_RETRY_AFTER, max(1, ceil(self._until_free(beyond))))
-        waiting = f"{len(self._line)} of at most {self._max_queue} requests are waiting"
-        message = f"the queue is full: {waiting}, {count} more cannot be taken"
+        places = f"{self._slots} slots and {self._max_queue} places to wait"
+        message = f"the queue is full: {len(self.routes)} requests are there for {places}, {count} more cannot be taken"
         raise RequestError(message, status=429, code="queue_full", headers={"Retry-After": str(seconds)})
 
     def _until_free(self, ends: int) -> float:
