@@ -18,6 +18,8 @@ from albatross_plugin.model.sampler import NOT_FINITE, NOTHING_ALLOWED
 # SampleFlags in kernels/csrc/launch.h.
 _GREEDY, _LOGPROBS, _PENALISED, _TOUCHED, _GRAMMAR = 1, 2, 4, 8, 16
 _FLAGS_COLUMN = 1
+# More would need pieces of pinned memory that are larger than those that are kept from the start.
+MASKS_PER_UPLOAD = 32
 _COLUMNS = 8
 _FAILURES = ("", NOT_FINITE, NOTHING_ALLOWED)
 _WORD = (1 << 32) - 1
@@ -121,16 +123,21 @@ class CudaSampler:
 
     def set_masks(self, allowed: Mapping[int, bytes]) -> None:
         """Bind slots to bitmasks (see StepPlan) for the next token that each of them draws, and for that one only."""
-        if not allowed:
-            return
-        slots = list(allowed)
-        flags = [self._flags[slot] | _GRAMMAR for slot in slots]
-        masks = array("I")
-        masks.frombytes(b"".join(allowed.values()))
-        block = self._upload(array("I", slots + flags), masks)
-        index = block[: len(slots)].long()
-        self._grammar.index_copy_(0, index, block[2 * len(slots) :].view(len(slots), -1))
-        self._settings[:, _FLAGS_COLUMN].index_copy_(0, index, block[len(slots) : 2 * len(slots)])
+        every = list(allowed)
+        for first in range(0, len(every), MASKS_PER_UPLOAD):
+            slots = every[first : first + MASKS_PER_UPLOAD]
+            flags = [self._flags[slot] | _GRAMMAR for slot in slots]
+            masks = array("I")
+            masks.frombytes(b"".join(allowed[slot] for slot in slots))
+            block = self._upload(array("I", slots + flags), masks)
+            index = block[: len(slots)].long()
+            self._grammar.index_copy_(0, index, block[2 * len(slots) :].view(len(slots), -1))
+            self._settings[:, _FLAGS_COLUMN].index_copy_(0, index, block[len(slots) : 2 * len(slots)])
+
+    @property
+    def upload_bytes(self) -> int:
+        """The most that goes to the card at once while requests run."""
+        return 4 * MASKS_PER_UPLOAD * (2 + _words(self._vocab))
 
     def wants_logprobs(self, slots: Sequence[int]) -> bool:
         """Whether ``tops`` of a step with these slots will be asked for by ``read``."""

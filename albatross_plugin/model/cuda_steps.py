@@ -141,7 +141,7 @@ class CudaSteps:
 
     def prepare(self, graphs: bool, tick: Callable[[], None] = lambda: None) -> None:
         """Measure the products for every size, then capture every size. No slot is in use yet. ``tick`` is called between sizes."""
-        _warm_pinned_memory(4 * sum(self._layout(self._pass_sizes[-1])))
+        _warm_pinned_memory(max(4 * sum(self._layout(self._pass_sizes[-1])), self._sampler.upload_bytes))
         self._slots.fill_(self._batch)
         self._ids.fill_(-1 - self._batch)
         # A size that both a step and a pass may have is measured once.

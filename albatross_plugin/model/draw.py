@@ -91,7 +91,9 @@ def _draw_from_candidates(logits: Tensor, probabilities: Tensor, rules: Rules, w
     crossing = (mass < rules.top_p.unsqueeze(1)).sum(1)
     rank = torch.minimum(crossing, (rules.top_k - 1).clamp(max=width).long())
     cutoff = values.gather(1, rank.clamp(max=width - 1).unsqueeze(1))
-    covered = (cutoff > values[:, -1:]).squeeze(1) if width < logits.shape[1] else torch.ones_like(rank, dtype=torch.bool)
+    # Where few tokens are allowed, the last candidates are excluded ones, and so is everything behind them.
+    last = values[:, -1:]
+    covered = ((cutoff > last) | (last == float("-inf"))).squeeze(1) if width < logits.shape[1] else torch.ones_like(rank, dtype=torch.bool)
     kept = int((values >= cutoff).sum(1).max())
     ids, order = ids[:, :kept].sort(1)
     values = values[:, :kept].gather(1, order)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from albatross_plugin.engine.messages import TokenLogprobs
@@ -16,7 +17,7 @@ from albatross_plugin.model.draw import WIDTHS, Rules, argmax, draw_restricted, 
 from albatross_plugin.model.penalties import Penalties
 
 NOT_FINITE = "the model's logits are not finite (its numbers overflowed), so this request cannot go on"
-NOTHING_ALLOWED = "no token is allowed here: the mask and the bias of this request exclude all of them"
+NOTHING_ALLOWED = "no token is allowed here: response_format, logit_bias and ignore_eos of this request exclude all of them together"
 
 
 @dataclass
@@ -48,6 +49,9 @@ class Sampler:
         self._rows = [_Row() for _ in range(rows)]
         # Columns: temperature, top_p, top_k; infinity switches a filter off.
         self._table = torch.ones(rows, 3, dtype=torch.float64, device=device)
+        # What each value of a mask's octet allows, bit by bit.
+        bits = torch.arange(256).unsqueeze(1) >> torch.arange(8) & 1
+        self._bounds = torch.where(bits.bool(), math.inf, -math.inf).to(device)
         self._penalties = Penalties(rows, vocab, self._limit, device)
 
     @property
@@ -73,7 +77,8 @@ class Sampler:
         self._penalties.apply(logits, slots)
         for i, slot in enumerate(slots):
             if allowed and slot in allowed:
-                logits[i].masked_fill_(~_unpack(allowed[slot], self._vocab).to(self._device), float("-inf"))
+                # Never above this bound; also what is infinite by itself does no harm where it is not allowed.
+                torch.minimum(logits[i], self._bound(allowed[slot]), out=logits[i])
         failed = self._remove_failed(logits, slots)
         tokens = self._draw(logits, slots)
         if failed:
@@ -86,6 +91,11 @@ class Sampler:
             if i not in failed:
                 logprobs[slots[i]] = token_logprobs(numbers, int(tokens[i]), self._rows[slots[i]].params.logprobs or 0, self._limit)
         return Sampled(tokens, {slots[i]: text for i, text in failed.items()}, logprobs)
+
+    def _bound(self, mask: bytes) -> Tensor:
+        """float32 [vocab] from a mask as in StepPlan: infinity where the token is allowed, minus infinity where it is not."""
+        octets = torch.frombuffer(bytearray(mask), dtype=torch.uint8).to(self._device)
+        return F.embedding(octets.int(), self._bounds).flatten()[: self._vocab]
 
     def _remove_failed(self, logits: Tensor, slots: Sequence[int]) -> dict[int, str]:
         """Rows without a finite maximum, which are zeroed so that nothing of them reaches the others."""
@@ -132,9 +142,3 @@ def token_logprobs(numbers: Tensor, token: int, count: int, limit: int) -> Token
     top = numbers[:limit].topk(count) if count else None
     pairs = tuple(zip(top.indices.tolist(), top.values.tolist(), strict=True)) if top is not None else ()
     return TokenLogprobs(token, float(numbers[token]), pairs)
-
-
-def _unpack(mask: bytes, vocab: int) -> Tensor:
-    """bool [vocab] from ``int32 [ceil(vocab / 32)]``, bit ``i % 32`` of word ``i // 32`` for token i."""
-    words = torch.frombuffer(bytearray(mask), dtype=torch.uint8)
-    return (words.unsqueeze(1) >> torch.arange(8, dtype=torch.uint8) & 1).flatten()[:vocab].bool()
