@@ -23,12 +23,17 @@ class HostFailed(RuntimeError):
 
 
 class Host:
-    """A context manager around one server. ``environment`` is added to this process's own."""
+    """A context manager around one server. ``environment`` is added to this process's own.
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    ``module``: the program, where it is not the stub host itself. ``files``: the most descriptors that it may open, if a shell can say so.
+    """
+
+    def __init__(self, environment: Mapping[str, str], *, module: str | None = None, files: int | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="albatross-bench-", ignore_cleanup_errors=True)
         self._log_path = Path(self._folder.name) / "host.log"
-        command = [sys.executable, "-m", "host_stub", "--host", "127.0.0.1", "--port", "0", "--no-access-log"]
+        command = [sys.executable, "-m", module or "host_stub", "--host", "127.0.0.1", "--port", "0", "--no-access-log"]
+        if files is not None:
+            command = ["sh", "-c", f'ulimit -n {files} && exec "$@"', "sh", *command]
         variables = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
         # A file, not a pipe: a pipe needs a reading thread in the process that measures.
         with self._log_path.open("wb") as log:

@@ -1,13 +1,15 @@
-"""The stub host with a page ``/bench/threads``: processor time of each thread, and how long a thread waits for the interpreter's lock.
+"""The stub host with pages that say what it costs: processor time of each thread, waits for the interpreter's lock, lag of the event loop.
 
     python -m albatross_plugin.bench.measured_host --port 8000 --model FILE --strategy "albatross batch=320"
     ALBATROSS_INSTANT='{"step_ms": 1.6, "row_us": 9.8, "batch": 320}' python -m albatross_plugin.bench.measured_host --port 8000
 
-Options are those of the stub host. In the second form the engine has no model but an InstantExecutor, whose options the variable holds.
+Options are those of the stub host. ``/bench/threads`` has the times and the waits, ``/bench/loop`` the lag, ``/bench/bare`` a stream of its
+own to compare with. In the second form the engine has no model but an InstantExecutor, whose options the variable holds.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
@@ -21,12 +23,14 @@ from typing import Any
 import pluggy
 
 from albatross_plugin import hooks
+from albatross_plugin.bench.chosen_executor import ChosenExecutor
 from albatross_plugin.bench.instant_executor import NAME
 
 hookimpl = pluggy.HookimplMarker("rwkv_runner")
 VARIABLE = "ALBATROSS_INSTANT"
 STRATEGY = "instant"
 PROBE_SECONDS = 0.01
+LOOP_SECONDS = 0.005
 
 
 class InstantPlugin:
@@ -69,11 +73,31 @@ class LockProbe:
             self.longest = max(self.longest, late)
 
 
-class ThreadsPlugin:
-    """Brings the page."""
+class LoopProbe:
+    """A task of the event loop that sleeps again and again; by how much it overslept is how late the loop was for anything else."""
+
+    def __init__(self) -> None:
+        self._late: list[float] = []
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            began = time.perf_counter()
+            await asyncio.sleep(LOOP_SECONDS)
+            self._late.append(time.perf_counter() - began - LOOP_SECONDS)
+
+    def take(self) -> list[float]:
+        """Seconds, one for each sleep since the last call."""
+        taken, self._late = self._late, []
+        return taken
+
+
+class PagesPlugin:
+    """Brings the pages."""
 
     def __init__(self) -> None:
         self._probe: LockProbe | None = None
+        self._loop_probe: LoopProbe | None = None
 
     @hookimpl
     def rwkv_runner_routers(self, host: object) -> list[Any]:
@@ -91,6 +115,12 @@ class ThreadsPlugin:
                 "process": time.process_time(),
                 "lock": {"samples": probe.samples, "seconds": probe.seconds, "longest_since_last_call": longest},
             }
+
+        @router.get("/bench/loop")
+        async def loop() -> dict[str, list[float]]:
+            """How late the event loop was, in milliseconds, at each of its looks since the last call; they begin with the first call."""
+            probe = self._loop_probe = self._loop_probe or LoopProbe()
+            return {"late_ms": [round(1e3 * late, 3) for late in probe.take()]}
 
         return [router]
 
@@ -118,7 +148,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     plugins = Plugins()
     plugins.register(hooks, "albatross")
-    plugins.register(ThreadsPlugin(), "bench-threads")
+    plugins.register(PagesPlugin(), "bench-pages")
+    plugins.register(ChosenExecutor(), "bench-executor")
     with tempfile.TemporaryDirectory(prefix="albatross-instant-") as folder:
         if os.environ.get(VARIABLE):
             plugins.register(InstantPlugin(json.loads(os.environ[VARIABLE])), "bench-instant")

@@ -42,9 +42,9 @@ class Hangs:
         self._released = threading.Event()
         self.waiting = 0
 
-    def wait(self) -> None:
+    def wait(self, seconds: float = HANG_SECONDS) -> None:
         self.waiting += 1
-        self._released.wait(HANG_SECONDS)
+        self._released.wait(seconds)
         self.waiting -= 1
 
     def release(self) -> None:
@@ -56,13 +56,14 @@ hangs = Hangs()
 
 
 class FaultyExecutor:
-    """Options: ``load`` is one of error, memory, no_memory, panic and hang (default: none of them); ``depth`` the number of queued steps."""
+    """Options: ``load`` is one of error, memory, no_memory, panic and hang (default: none of them); ``hang_seconds``: how long a step hangs."""
 
     def __init__(self, spec: WorkerSpec, progress: Callable[[int, int], None]) -> None:
         self._due: dict[int, tuple[str, int]] = {}
         self._inner = TorchExecutor(spec, progress)
         self.info: ModelInfo = self._inner.info
-        self.pipeline_depth: int = spec.options.get("depth", 1)
+        self.pipeline_depth = self._inner.pipeline_depth
+        self._hang = spec.options.get("hang_seconds", HANG_SECONDS)
         # After the real one has taken its memory: that must come back.
         _fail_load(spec.options.get("load"))
 
@@ -77,7 +78,7 @@ class FaultyExecutor:
         if "slow" in kinds:
             time.sleep(SLOW_SECONDS)
         if "hang" in kinds:
-            hangs.wait()
+            hangs.wait(self._hang)
         if "die" in kinds:
             raise Death("this worker was told to die")
         if "lose" in kinds:
