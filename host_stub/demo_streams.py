@@ -91,6 +91,9 @@ async def run_one(client: httpx.AsyncClient, stream: Stream) -> None:
                     _take(stream, line[5:].strip())
     except httpx.HTTPError as error:
         stream.error = f"{type(error).__name__}: {error}"
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        # One bad line ends this stream, not all of them.
+        stream.error = f"not a chunk: {error}"
     finally:
         stream.ended = time.perf_counter()
 

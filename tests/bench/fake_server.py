@@ -24,6 +24,7 @@ class FakeServer(ThreadingHTTPServer):
         self.counts = True
         self.cut_after: int | None = None
         self.error_after: int | None = None
+        self.garbage_after: int | None = None
         self.chunked = True
         self.silent = False
         self.first_delay = 0.0
@@ -106,6 +107,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._event({"error": {"message": "out of albatrosses", "type": "server_error", "param": None, "code": None}})
                 self._part(b"")
                 return
+            if number == self.server.garbage_after:
+                self._part(b"data: {no JSON\r\n\r\n")
             self._event({"choices": [{"index": 0, "delta": {"content": f"wörd{number} "}, "finish_reason": None}]})
         self._event({"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]})
         if self.server.counts and (body.get("stream_options") or {}).get("include_usage"):

@@ -69,16 +69,20 @@ class Answer:
     """``error``: the error object that ended the stream in place of ``[DONE]``."""
 
     chat: bool
+    marks: bool = False
     choices: dict[int, Choice] = field(default_factory=dict)
     usage: dict[str, int] | None = None
     error: dict[str, Any] | None = None
     head: tuple[Any, ...] = ()
 
 
-def parse(events: list[str], *, chat: bool, usage: bool) -> Answer:
-    """Check every event of one answer. ``usage``: whether ``stream_options.include_usage`` was true."""
+def parse(events: list[str], *, chat: bool, usage: bool, marks: bool = False) -> Answer:
+    """Check every event of one answer. ``usage``: whether ``stream_options.include_usage`` was true.
+
+    ``marks``: U+FFFD may come; a model with random weights says bytes that are no character.
+    """
     check(events, "no event at all")
-    answer = Answer(chat)
+    answer = Answer(chat, marks=marks)
     whole = events[-1] == "[DONE]"
     for event in events[:-1] if whole else events:
         check(answer.error is None, "an event after an error")
@@ -139,7 +143,7 @@ def _add(answer: Answer, part: dict[str, Any], event: str) -> None:
     else:
         check(isinstance(part.get("text"), str), f"text of {event}")
         text = part["text"]
-    check("\ufffd" not in text, f"half a character in {event}")
+    check(answer.marks or "\ufffd" not in text, f"half a character in {event}")
     if text:
         choice.pieces.append(text)
         choice.text += text

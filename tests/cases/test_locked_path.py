@@ -23,7 +23,7 @@ PLAIN: dict[str, Any] = {"prompt": "!", "temperature": 0, "max_tokens": 5, "pres
 
 @pytest.fixture
 def locked(load: Any, models: Path) -> LiveHost:
-    return load(write_script(models / "smile.pth", 3319, 153, 129, *tokens("Hi", ".", "All")), "cpu fp32")  # type: ignore[no-any-return]
+    return load(write_script(models / "face.pth", 3319, 153, 129, *tokens("Hi", ".", "All")), "cpu fp32")  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("body", [CHAT, PLAIN], ids=["chat", "text"])
@@ -47,4 +47,4 @@ def test_api_2_streams_of_the_hosts_own_models(locked: LiveHost, body: dict[str,
 def test_r23_embeddings_are_served_where_the_model_has_them(locked: LiveHost) -> None:
     with openai.OpenAI(base_url=locked.url + "/v1", api_key="none", max_retries=0) as api:
         answer = api.embeddings.create(model="m", input=["hello", "world"])
-        assert [len(entry.embedding) for entry in answer.data] == [128, 128] and answer.usage.prompt_tokens == 2
+        assert [len(entry.embedding) for entry in answer.data] == [64, 64] and answer.usage.prompt_tokens == 2

@@ -18,7 +18,7 @@ from albatross_plugin.bench import chosen_executor, instant_executor
 from albatross_plugin.engine.meter import Meter
 
 Load = Callable[..., LiveHost]
-CHUNK = 20
+CHUNK = 8
 LENGTHS = (1, 2, 9, 10, 11, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK - 1, 2 * CHUNK, 2 * CHUNK + 1, 10 * CHUNK + 6)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
-from cases.scripts import tokens
+from cases.scripts import write_four
 from host.live import LiveHost
 
 Load = Callable[..., LiveHost]
@@ -48,16 +46,7 @@ def test_smp_6_equal_prompts_give_different_texts_in_a_batch_and_from_call_to_ca
 
 @pytest.fixture
 def four(load: Load, models: Path) -> LiveHost:
-    """After "!" come "a", "b", "c" and "d", with the probabilities .4, .3, .2 and .1."""
-    path = models / "four.pth"
-    if not path.exists():
-        state = tiny.script_checkpoint(tokens("!", "x"))
-        # What the norms make of a unit vector of 128 numbers: its one number becomes the root of 127.
-        for token, probability in zip(tokens("a", "b", "c", "d"), (0.4, 0.3, 0.2, 0.1), strict=True):
-            state["head.weight"][token, 0] = (40 + math.log(probability)) / math.sqrt(127)
-        state["head.weight"][tokens("x")[0], 0] = 0
-        tiny.write(path, state)
-    return load(path, BATCH)
+    return load(write_four(models / "four.pth"), BATCH)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +70,8 @@ def test_smp_3_r17_the_token_that_crosses_top_p_is_kept(
     assert sum((found[text] - wanted) ** 2 / wanted for text, wanted in expected.items()) < 16.3
 
 
-def test_smp_3_the_hosts_own_path_keeps_the_same_tokens(four: LiveHost, load: Load, models: Path) -> None:
-    host = load(models / "four.pth", "cpu fp32")
+def test_smp_3_the_hosts_own_path_keeps_the_same_tokens(load: Load, models: Path) -> None:
+    host = load(write_four(models / "four.pth"), "cpu fp32")
     body = {"prompt": "!", "max_tokens": 1, "temperature": 1, "top_p": 0.6, "presence_penalty": 0, "frequency_penalty": 0}
     texts = {host.client.post("/v1/completions", json=body).json()["choices"][0]["text"] for _ in range(20)}
     assert texts == {"a", "b"}, "the rwkv package, as the reference"
