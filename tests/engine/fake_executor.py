@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.fake_grammar import FakeGrammar
+
 from albatross_plugin.engine.messages import ModelInfo, TokenLogprobs
 from albatross_plugin.engine.request import FinishReason, Request, SamplingParams
 from albatross_plugin.engine.step import Memory, StepPlan, StepResult, WorkerSpec
@@ -72,6 +74,8 @@ def expected(request: Request) -> tuple[list[int], FinishReason]:
         token = token_at(request.prompt_ids, len(tokens))
         tokens.append(token)
         if token in request.params.stop_token_ids or (token == 0 and not request.params.ignore_eos):
+            return tokens, FinishReason.STOP
+        if isinstance(request.params.grammar, FakeGrammar) and len(tokens) == request.params.grammar.length:
             return tokens, FinishReason.STOP
         if len(tokens) == request.params.max_tokens:
             return tokens, FinishReason.LENGTH
@@ -144,7 +148,12 @@ class FakeExecutor:
         _demand(self._open < self.pipeline_depth, "too many open tickets")
         _demand(len(set(plan.slots)) == len(plan.slots), "a slot takes part twice")
         _demand(bool(plan.slots), "an empty step")
-        _demand(plan.decode == sorted(plan.decode), "decode rows out of order")
+        bound = [slot for slot in plan.decode if self._bound(slot)]
+        free = [slot for slot in plan.decode if not self._bound(slot)]
+        _demand(plan.decode == sorted(free) + sorted(bound), "decode rows out of order")
+        known = {admission.slot: admission.request for admission in plan.admit}
+        needed = {slot for slot in plan.sampled if (known[slot].params.grammar if slot in known else self._bound(slot))}
+        _demand(set(plan.allowed or ()) == needed, "masks for rows that take none, or none for rows that need one")
         self._next += 1
 
     def _run(self, plan: StepPlan) -> StepResult:
@@ -155,7 +164,7 @@ class FakeExecutor:
             row = self._row(slot)
             _demand(row.fed == len(row.request.prompt_ids), "decoding before the prompt is complete")
             _demand(row.ended < self.pipeline_depth, "decoding long after the end of the text")
-            self._sample(slot, row, result)
+            self._sample(slot, row, result, plan.allowed)
         for chunk in plan.prefill:
             row = self._row(chunk.slot)
             after = row.fed + len(chunk.token_ids)
@@ -168,14 +177,22 @@ class FakeExecutor:
                 result.prompt_logprobs[chunk.slot] = numbers
             row.fed = after
             if chunk.final:
-                self._sample(chunk.slot, row, result)
+                self._sample(chunk.slot, row, result, plan.allowed)
         return result
 
-    def _sample(self, slot: int, row: _Row, result: StepResult) -> None:
+    def _bound(self, slot: int) -> bool:
+        return slot in self._rows and self._rows[slot].request.params.grammar is not None
+
+    def _sample(self, slot: int, row: _Row, result: StepResult, allowed: dict[int, bytes] | None) -> None:
         prompt, params = row.request.prompt_ids, row.request.params
         _demand(len(row.tokens) < params.max_tokens, "planned past max_tokens")
         if prompt[-1] - POISON_AT == len(row.tokens):
             result.failures[slot] = "the logits are not finite"
+        if params.grammar is not None:
+            mask = (allowed or {})[slot]
+            _demand(mask in (b"", b"%d" % len(row.tokens)), f"a mask for {mask!r} tokens after {len(row.tokens)}")
+            if not mask:
+                result.failures[slot] = "no token is allowed here"
         token = token_at(prompt, len(row.tokens))
         row.tokens.append(token)
         if row.ended or token in params.stop_token_ids or (token == 0 and not params.ignore_eos) or slot in result.failures:
