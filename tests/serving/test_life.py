@@ -187,7 +187,8 @@ def test_req_57_to_64_strategies(load: Load, strategy: str, slots: int, workers:
     status = host.engine()
     assert status["slots"]["total"] == slots
     assert len(status["workers"]) == workers
-    assert any(f"Albatross engine initialized: workers={workers}, batch_size={slots // workers}" in line for line in host.log)
+    line = f"Albatross engine initialized: workers={workers}, batch_size={slots // workers}"
+    host.wait_for(lambda: any(line in each for each in list(host.log)))
 
 
 @pytest.mark.parametrize("strategy", ["cuda fp16", " ", "albatrossx"])
