@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,10 @@ from typing import Any
 import openai
 import pytest
 from cases.scripts import tokens, write_script
+from docs.pages import rows
 from host.live import LiveHost
+from openai.types import completion_create_params as text_params
+from openai.types.chat import completion_create_params as chat_params
 from pydantic import BaseModel
 
 from albatross_plugin import hooks
@@ -81,6 +85,16 @@ def test_parameters_of_one_route_or_of_tools(script: LiveHost, body: dict[str, A
     answer = post(script, body, **{name: value})
     assert answer.status_code == 400 and answer.json()["error"]["param"].startswith(name), answer.text
     assert post(script, body, echo=False, top_logprobs=0).status_code == 200
+
+
+def test_the_page_tells_what_becomes_of_every_parameter_of_the_client() -> None:
+    said = {name: row[1] for row in rows("docs/http-api.md", "OpenAI's parameter") for name in re.findall(r"`(\w+)`", row[0])}
+    bases = (chat_params.CompletionCreateParamsBase, text_params.CompletionCreateParamsBase)
+    known = {name for base in bases for name in base.__annotations__} | {"stream"}
+    assert known <= set(said), "a newer reference has more"
+    refused = {name for name, _ in REFUSED} - {"stream_options"}
+    assert {name for name, verdict in said.items() if verdict == "refused"} == refused & set(said)
+    assert {name for name, verdict in said.items() if verdict == "accepted"} - {"parallel_tool_calls"} <= {name for name, _ in ACCEPTED}
 
 
 def test_the_client_hears_the_name(script: LiveHost) -> None:
