@@ -125,8 +125,8 @@ def test_numbers_are_those_of_the_free_text(eight: StubHost) -> None:
 
 def test_functions_on_offer_may_be_called(eight: StubHost) -> None:
     tool = {"type": "function", "function": {"name": "lookup", "parameters": {"type": "object"}}}
-    # No object, and a bracket that soon closes the call.
-    no_object = {**{str(token): -100 for token in OPENING}, "42": 30}
+    # No object, and quotes and a bracket that soon close the call.
+    no_object = {**{str(token): -100 for token in OPENING}, "42": 30, "35": 30}
     call = chat(eight, tools=[tool], logit_bias=no_object, seed=1, max_tokens=400).json()["choices"][0]
     assert call["finish_reason"] == "tool_calls", call
     assert call["message"]["tool_calls"][0]["function"]["name"] == "lookup" and call["message"]["content"] is None
