@@ -59,9 +59,11 @@ __device__ __forceinline__ void get8(const float* from, int lane, float (&value)
 
 // --- The half that prepares and finishes: eight threads for a token --------------------------------------------------
 
-// What a preparing thread carries from turn to turn stands in the registers that hold four rows of the state in the other half: v of
-// the chunk before and of the one that is being advanced, both bonuses, and the next chunk's decays as begin() leaves them.
-constexpr int kBefore = 0, kNow = 1, kBonus = 2, kDecays = 3;
+// What a chunk's finish needs of its preparation.
+struct Kept {
+  float v[kKeys];
+  float bonus;
+};
 
 struct Preparer {
   static constexpr int kTokens = kWarp / kLanes;  // of a warp
@@ -142,7 +144,7 @@ struct Preparer {
 
   // The second part, a turn after the first; ``with`` comes from there and is used up. A chunk's tokens past the end of the row stay
   // zero: they neither decay the state nor add to it.
-  __device__ __forceinline__ void complete(int chunk, float (&with)[kKeys], float (&v)[kKeys], float& kept_bonus) const {
+  __device__ __forceinline__ void complete(int chunk, float (&with)[kKeys], Kept& kept) const {
     Chunk& out = shared.chunk[chunk % 2];
     const bool here = valid(chunk);
     const int64_t at = offset(chunk);
@@ -150,8 +152,8 @@ struct Preparer {
     load(p.r, at, here, r);
     load(p.k, at, here, k);
     load(p.a_up, at, here, a);
-    values(at, here, v);
-    put_rows(out.v[time()], v);
+    values(at, here, kept.v);
+    put_rows(out.v[time()], kept.v);
     accumulate(chunk, with, without);
 
     float kk[kKeys], k_a[kKeys], r_k[kKeys];
@@ -173,7 +175,7 @@ struct Preparer {
     const float scale = inverse_norm(warp_sum<kLanes>(squares));
     b_r = warp_sum<kLanes>(b_r) * scale;
     k_r = warp_sum<kLanes>(k_r);
-    kept_bonus = warp_sum<kLanes>(bonus);
+    kept.bonus = warp_sum<kLanes>(bonus);
     if (lane() == 0) out.scalars[time()] = make_float2(b_r, k_r);
 #pragma unroll
     for (int e = 0; e < kKeys; ++e) {
@@ -193,7 +195,7 @@ struct Preparer {
   }
 
   // GroupNorm of y, bonus and gate.
-  __device__ __forceinline__ void finish(int chunk, const float (&v)[kKeys], float bonus) const {
+  __device__ __forceinline__ void finish(int chunk, const Kept& kept) const {
     const bool here = valid(chunk);
     const int64_t at = offset(chunk);
     float y[kKeys], g[kKeys], weight[kKeys], bias[kKeys];
@@ -212,7 +214,7 @@ struct Preparer {
     }
     const float scale = rsqrtf(warp_sum<kLanes>(squares) * (1.0f / kHeadSize) + kGroupNormEps);
 #pragma unroll
-    for (int e = 0; e < kKeys; ++e) y[e] = (fmaf(y[e] * scale, weight[e], bias[e]) + bonus * v[e]) * g[e];
+    for (int e = 0; e < kKeys; ++e) y[e] = (fmaf(y[e] * scale, weight[e], bias[e]) + kept.bonus * kept.v[e]) * g[e];
     if (here) store8(p.out + at, to_half8(y));
   }
 
@@ -361,34 +363,38 @@ __global__ void __launch_bounds__(2 * kTeam, 2) sequence_kernel(Wkv p) {
   const Place place = {static_cast<int64_t>(start) * p.width + head * kHeadSize, head * kHeadSize, p.starts[row + 1] - start};
   if (place.length <= 1 || slot == p.scratch) return;
   const int chunks = ceil_div(place.length, kChunk);
-  const bool prepares = threadIdx.x >= kTeam;
-  const Preparer preparer = {p, place, shared, static_cast<int>(threadIdx.x) - kTeam};
-  const int lane = threadIdx.x % kLanes, first = threadIdx.x / kLanes * kRows;
-  State* const own = static_cast<State*>(p.state) +
-                     ((static_cast<int64_t>(slot) * gridDim.x + head) * kHeadSize + first) * kHeadSize + lane * kKeys;
-  Tile carried = {};
-  if (!prepares) load_tile(carried, own);
-  // In a turn one half advances a chunk; the other finishes the chunk before it, completes the one after it and begins the next. Both
-  // meet at the one barrier there is.
+
+  // In a turn one half advances a chunk; the other finishes the chunk before it, completes the one after it and begins the next. They meet
+  // between turns; two turns come before the first chunk's.
+  if (threadIdx.x >= kTeam) {
+    const Preparer preparer = {p, place, shared, static_cast<int>(threadIdx.x) - kTeam};
+    Kept before = {}, now = {};
+    float decays[kKeys];
 #pragma unroll 1
-  for (int chunk = -2; chunk <= chunks; ++chunk) {
-    if (prepares) {
+    for (int chunk = -2; chunk < chunks; ++chunk) {
       // The finish reads what the completion overwrites; the same thread does both in the same places.
-      if (chunk > 0) preparer.finish(chunk - 1, carried.at[kBefore], carried.at[kBonus][kBefore]);
-#pragma unroll
-      for (int e = 0; e < kKeys; ++e) carried.at[kBefore][e] = carried.at[kNow][e];
-      carried.at[kBonus][kBefore] = carried.at[kBonus][kNow];
-      if (chunk >= -1 && chunk + 1 < chunks) {
-        preparer.complete(chunk + 1, carried.at[kDecays], carried.at[kNow], carried.at[kBonus][kNow]);
-      }
-      if (chunk + 2 < chunks) preparer.begin(chunk + 2, carried.at[kDecays]);
-    } else if (chunk >= 0 && chunk < chunks) {
-      const int left = place.length - chunk * kChunk;
-      advance_chunk(carried, shared.chunk[chunk % 2], left < kChunk ? left : kChunk, lane, first);
+      if (chunk > 0) preparer.finish(chunk - 1, before);
+      before = now;
+      if (chunk >= -1 && chunk + 1 < chunks) preparer.complete(chunk + 1, decays, now);
+      if (chunk + 2 < chunks) preparer.begin(chunk + 2, decays);
+      __syncthreads();
     }
+    preparer.finish(chunks - 1, before);
+  } else {
+    const int lane = threadIdx.x % kLanes, first = threadIdx.x / kLanes * kRows;
+    State* const own = static_cast<State*>(p.state) +
+                       ((static_cast<int64_t>(slot) * gridDim.x + head) * kHeadSize + first) * kHeadSize + lane * kKeys;
+    Tile state;
+    load_tile(state, own);
     __syncthreads();
+    __syncthreads();
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const int left = place.length - chunk * kChunk;
+      advance_chunk(state, shared.chunk[chunk % 2], left < kChunk ? left : kChunk, lane, first);
+      __syncthreads();
+    }
+    store_tile(state, own);
   }
-  if (!prepares) store_tile(carried, own);
 }
 
 template <class State>
