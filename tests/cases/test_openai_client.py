@@ -14,7 +14,7 @@ import tiny
 from cases.scripts import tokens, write_script
 from cases.strict_sse import stream
 from host.live import LiveHost
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 Load = Callable[..., LiveHost]
 SAID = ("Hi", ".", "All", " is", " well")
@@ -247,6 +247,7 @@ def test_errors_raise_the_class_that_the_client_has_for_them(script: LiveHost, a
 class Reply(BaseModel):
     """What a model has to fill in; no text in it may run on for ever."""
 
+    model_config = ConfigDict(extra="forbid")
     kind: Literal["bird", "fish"]
     legs: Literal[0, 2]
     flies: bool
@@ -258,7 +259,16 @@ def test_streams_under_a_json_schema(load: Load, random_model: Path) -> None:
     schema = {"type": "json_schema", "json_schema": {"name": "reply", "strict": True, "schema": Reply.model_json_schema()}}
     # Blanks are unlikely then, so that texts are short.
     blanks = {str(token): -100 for token in tokens("\t", "\n", "\r", " ")}
-    options = {"n": 3, "max_tokens": 300, "temperature": 1, "top_p": 1, "seed": 4, "logit_bias": blanks, "response_format": schema}
+    options = {
+        "n": 3,
+        "max_tokens": 300,
+        "temperature": 1,
+        "top_p": 1,
+        "frequency_penalty": 0,
+        "seed": 4,
+        "logit_bias": blanks,
+        "response_format": schema,
+    }
     for path, body in (("/v1/chat/completions", {"messages": CHAT["messages"]}), ("/v1/completions", {"prompt": "a"})):
         answer = stream(host.client, path, {**body, **options, **USAGE})
         assert {choice.finish_reason for choice in answer.choices.values()} == {"stop"} and len(answer.choices) == 3
