@@ -61,8 +61,8 @@ class _Choice:
         return Piece(self.index, text, self.tokens, FinishReason.STOP, (event.logprobs or [])[:taken])
 
     @property
-    def may_stop(self) -> Callable[[int], bool]:
-        return self._detokenizer.may_stop
+    def detokenizer(self) -> Detokenizer:
+        return self._detokenizer
 
     def finished(self, event: Finished) -> Piece:
         self.done = True
@@ -105,8 +105,9 @@ class AlbatrossCompletion:
     def be_patient(self) -> None:
         """Let ``pieces`` wait for an end, or for a token after which a text may be complete: for readers of whole texts."""
         # Not a method of this object: the source would keep it alive, and its dropping ends the requests.
-        checks = [choice.may_stop for choice in self._choices]
+        checks = [choice.detokenizer.may_stop for choice in self._choices]
         self._source.urgent = lambda index, token_id: checks[index](token_id)
+        self._source.calm = [choice.detokenizer.calm() for choice in self._choices]
 
     async def pieces(self, merge_from: int | None = None) -> list[Piece]:
         """Wait for news; an empty list says that every choice has ended.
@@ -148,6 +149,8 @@ class AlbatrossCompletion:
                     news.append(choice.tokens_together(event))
                 else:
                     news += choice.tokens_apart(event)
+                if self._source.calm is not None:
+                    self._source.calm[index] = choice.detokenizer.calm()
                 if choice.done:
                     self._source.stop(index)
             elif isinstance(event, Finished):

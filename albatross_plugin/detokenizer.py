@@ -19,6 +19,33 @@ def _whole(raw: bytes) -> str | None:
         return None
 
 
+# One more than the largest token id there can be.
+_IDS = 1 << 16
+_NONE_CALM = bytes(_IDS)
+_FEW = 8
+
+
+class _Same:
+    """Stands for one object as a key: equal to itself alone."""
+
+    __slots__ = ("_it",)
+
+    def __init__(self, it: object) -> None:
+        self._it = it
+
+    def __hash__(self) -> int:
+        return id(self._it)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._it is other._it
+
+
+@lru_cache(maxsize=32)
+def _calm_table(token_bytes: _Same, starts: frozenset[str]) -> bytearray:
+    """By token id: 1 where it is known that the token is whole and none of its characters is in ``starts``. Filled in as tokens come."""
+    return bytearray(_IDS)
+
+
 class _Stop:
     """How much of one stop string the text so far ends with (Knuth, Morris and Pratt).
 
@@ -61,7 +88,7 @@ class Detokenizer:
     at one character the longest. Text that may turn out to be the start of a stop is held back.
     """
 
-    __slots__ = ("_active", "_decoder", "_held", "_length", "_partial", "_starts", "_token_bytes", "stopped")
+    __slots__ = ("_active", "_calm", "_decoder", "_held", "_length", "_partial", "_starts", "_token_bytes", "stopped")
 
     def __init__(self, token_bytes: Sequence[bytes], stops: Sequence[str] = ()) -> None:
         self.stopped = False
@@ -72,6 +99,7 @@ class Detokenizer:
         for text in dict.fromkeys(stops):
             if text:
                 self._starts.setdefault(text[0], []).append(_Stop(text))
+        self._calm: bytearray | None = None
         self._active: list[_Stop] = []  # stops with a match begun
         self._held: deque[str] = deque()  # text not yet handed out, at least as long as the longest match begun
         self._length = 0  # its characters
@@ -96,17 +124,31 @@ class Detokenizer:
     def push_all(self, token_ids: Sequence[int]) -> tuple[str, int]:
         """Take several tokens: the text that can be sent now, and how many were taken, which are all up to a stop's completion."""
         parts: list[str] = []
-        for count, token_id in enumerate(token_ids, start=1):
-            parts.append(self.push(token_id))
+        at, count = 0, len(token_ids)
+        # Where nobody asked for ``calm`` no token is known to be calm, and for few it does not pay to look.
+        calm = bytes(map(self._calm.__getitem__, token_ids)) if self._calm is not None and count >= _FEW else bytes(count)
+        while at < count:
+            if calm[at] and not self._active and not self._partial:
+                end = calm.find(0, at)
+                run = token_ids[at:] if end < 0 else token_ids[at:end]
+                parts.append(self._decode_apart(b"".join(map(self._token_bytes.__getitem__, run))))
+                at += len(run)
+                continue
+            parts.append(self.push(token_ids[at]))
+            at += 1
             if self.stopped:
-                return "".join(parts), count
-        return "".join(parts), len(token_ids)
+                break
+        return "".join(parts), at
 
     def _decode(self, raw: bytes) -> str:
         if not self._partial:
             text = _whole(raw)
             if text is not None:
                 return text
+        return self._decode_apart(raw)
+
+    def _decode_apart(self, raw: bytes) -> str:
+        """Without the cache, for bytes that may begin or end within a character, or come once."""
         text = self._decoder.decode(raw)
         self._partial = bool(self._decoder.getstate()[0])
         return text
@@ -118,10 +160,23 @@ class Detokenizer:
         if self._partial:
             # Bytes that turn out to be no character come out as a mark, which a stop may hold.
             return bool(self._starts)
-        if not self._starts or token_id >= len(self._token_bytes):
+        if token_id >= len(self._token_bytes):
             return False
-        text = _whole(self._token_bytes[token_id])
-        return text is None or not self._starts.keys().isdisjoint(text)
+        if self._starts:
+            text = _whole(self._token_bytes[token_id])
+            if text is None or not self._starts.keys().isdisjoint(text):
+                return True
+        if self._calm is not None:
+            self._calm[token_id] = 1
+        return False
+
+    def calm(self) -> Sequence[int]:
+        """By token id: 1 for those known to be none that ``may_stop``. Holds until the next token is taken; it fills as ``may_stop`` is asked."""
+        if self._active or (self._partial and self._starts):
+            return _NONE_CALM
+        if self._calm is None:
+            self._calm = _calm_table(_Same(self._token_bytes), frozenset(self._starts))
+        return self._calm
 
     def finish(self) -> str:
         """The text still held back. Bytes of an unfinished character are dropped."""

@@ -191,13 +191,34 @@ def test_no_stop_completes_on_a_token_that_was_called_harmless(data: st.DataObje
     waiting: list[int] = []
     for token in data.draw(st.lists(st.integers(0, len(table) - 1), max_size=30)):
         waiting.append(token)
+        calm = detokenizer.calm()[token]
         if detokenizer.may_stop(token):
+            assert not calm
             detokenizer.push_all(waiting)
             waiting.clear()
             if detokenizer.stopped:
                 return
     detokenizer.push_all(waiting)
     assert not detokenizer.stopped
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), table=TOKEN_TABLES, stops=st.lists(st.text(SYMBOLS + "\ufffd", max_size=6), max_size=3))
+def test_calm_tokens_taken_together_give_the_text_that_they_give_apart(data: st.DataObject, table: list[bytes], stops: list[str]) -> None:
+    ids = data.draw(st.lists(st.integers(0, len(table) - 1), min_size=20, max_size=60))
+    apart, together = Detokenizer(table, stops), Detokenizer(table, stops)
+    together.calm()
+    for token in range(len(table)):
+        together.may_stop(token)
+    count = 0
+    text = ""
+    for token in ids:
+        text += apart.push(token)
+        count += 1
+        if apart.stopped:
+            break
+    assert together.push_all(ids) == (text, count)
+    assert (together.stopped, together.finish()) == (apart.stopped, apart.finish())
 
 
 def seconds_per_token(detokenizer: Detokenizer, ids: Sequence[int]) -> float:

@@ -37,12 +37,13 @@ class AsyncEngineCompletion:
     Finished or Failed. Tokens that a slow reader has not fetched grow into one delivery per request. An object nobody
     reads holds its deliveries until it is dropped.
 
-    ``urgent(index, token_id)`` is asked, on ``loop``, whether the reader shall be woken for a token; None: for each.
+    ``urgent(index, token_id)`` is asked, on ``loop``, whether the reader shall be woken for a token; None: for each. It is not asked about
+    tokens for which ``calm[index][token_id]`` is true; the reader may change these tables, not their number.
     """
 
     __slots__ = (
         "__weakref__", "_abort", "_buffer", "_growing", "_open", "_queue", "_waiter",
-        "loop", "request_ids", "stopped", "urgent",
+        "calm", "loop", "request_ids", "stopped", "urgent",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +56,7 @@ class AsyncEngineCompletion:
         self.loop = loop
         self._abort = abort
         self.urgent: Callable[[int, int], bool] | None = None
+        self.calm: list[Sequence[int]] | None = None
         self.stopped: set[int] = set()
         self._open = len(self.request_ids)
         self._buffer: list[Delivery] = []
@@ -141,5 +143,7 @@ def deliver(
             if growing.logprobs is not None and entry is not None:
                 growing.logprobs.append(entry)
         waiter = completion._waiter
-        if waiter is not None and (completion.urgent is None or completion.urgent(index, token)) and not waiter.done():
+        if waiter is None or (completion.calm is not None and completion.calm[index][token]):
+            continue
+        if not waiter.done() and (completion.urgent is None or completion.urgent(index, token)):
             waiter.set_result(None)
