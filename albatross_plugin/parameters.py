@@ -66,6 +66,8 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
 }
 # The other route's own parameters, where they ask for nothing.
 _OTHER_ROUTE: dict[str, tuple[object, ...]] = {"echo": (False,), "top_logprobs": (0,)}
+_KNOWN_IN_CHAT = _READ | _HARMLESS | UNSUPPORTED.keys() | _CHAT
+_KNOWN_IN_TEXT = _READ | _HARMLESS | UNSUPPORTED.keys() | _TEXT
 
 
 def refuse_unsupported(values: Mapping[str, Any], undeclared: Collection[str], *, chat_mode: bool) -> None:
@@ -78,7 +80,7 @@ def refuse_unsupported(values: Mapping[str, Any], undeclared: Collection[str], *
         value = values.get(name)
         if value is not None and value not in off:
             raise RequestError(f"{name} is not supported by this model", code="unsupported_parameter", param=name)
-    known = _READ | _HARMLESS | UNSUPPORTED.keys() | (_CHAT if chat_mode else _TEXT)
+    known = _KNOWN_IN_CHAT if chat_mode else _KNOWN_IN_TEXT
     for name in undeclared:
         value = values.get(name)
         if value is None or name in known or value in _OTHER_ROUTE.get(name, ()):
