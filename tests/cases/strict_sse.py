@@ -169,7 +169,7 @@ def _delta(choice: Choice, part: dict[str, Any], event: str) -> str:
     return text or ""
 
 
-def stream(client: httpx.Client, path: str, body: dict[str, Any]) -> Answer:
+def stream(client: httpx.Client, path: str, body: dict[str, Any], *, marks: bool = False) -> Answer:
     """POST ``body`` as a stream and read its answer strictly, as the bytes come."""
     reader = SseReader()
     with client.stream("POST", path, json={**body, "stream": True}) as response:
@@ -179,4 +179,4 @@ def stream(client: httpx.Client, path: str, body: dict[str, Any]) -> Answer:
             reader.feed(data)
     reader.close()
     wanted = bool((body.get("stream_options") or {}).get("include_usage"))
-    return parse(reader.events, chat="chat" in path, usage=wanted)
+    return parse(reader.events, chat="chat" in path, usage=wanted, marks=marks)

@@ -13,7 +13,7 @@ import pytest
 import tiny
 from cases.scripts import tokens, write_script
 from cases.strict_sse import stream
-from host.live import LiveHost
+from host.live import LiveHost, wait_for
 from pydantic import BaseModel, ConfigDict
 
 Load = Callable[..., LiveHost]
@@ -162,6 +162,15 @@ def test_content_parts_are_one_text(script: LiveHost, api: openai.OpenAI) -> Non
     with pytest.raises(openai.BadRequestError) as refused:
         api.chat.completions.create(model="m", messages=[{"role": "user", "content": picture}])
     assert refused.value.param == "messages[0].content"
+
+
+def test_abt_1_a_reader_that_breaks_off_frees_its_slot(load: Load, random_model: Path, api: openai.OpenAI) -> None:
+    host = load(random_model)
+    options: dict[str, Any] = {"prompt": "a", "max_tokens": 5000, "extra_body": {"ignore_eos": True}}
+    with api.completions.create(model="m", stream=True, **options) as chunks:
+        for _, chunk in zip(range(2), chunks, strict=False):
+            assert chunk.choices
+    wait_for(lambda: host.status()["albatross"]["slots"]["active"] == 0, 1)
 
 
 @pytest.mark.parametrize("choice", [None, "auto", {"type": "function", "function": {"name": "weather"}}])
