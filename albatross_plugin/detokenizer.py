@@ -171,7 +171,10 @@ class Detokenizer:
         return False
 
     def calm(self) -> Sequence[int]:
-        """By token id: 1 for those known to be none that ``may_stop``. Holds until the next token is taken; it fills as ``may_stop`` is asked."""
+        """By token id: 1 for those that are known not to be ones that ``may_stop``. Holds until the next token is taken.
+
+        It fills as ``may_stop`` is asked, for all texts with stops that begin alike.
+        """
         if self._active or (self._partial and self._starts):
             return _NONE_CALM
         if self._calm is None:

@@ -17,6 +17,8 @@ from host_stub.errors import error_body, from_exception
 logger = logging.getLogger(__name__)
 
 DONE = "[DONE]"
+# Tells plugins, in the request's scope, that what is below closes their generator as soon as the client has gone.
+CLOSES_WHEN_GONE = "rwkv_runner.closes_when_gone"
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 

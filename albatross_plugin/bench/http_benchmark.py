@@ -2,9 +2,11 @@
 
     python -m albatross_plugin.bench.http_benchmark --port 8000 --concurrency 320 --requests 640 --max-tokens 128 --processes 2
     python -m albatross_plugin.bench.http_benchmark --port 8000 --concurrency 320 --non-stream --split
+    python -m albatross_plugin.bench.http_benchmark --port 8000 --concurrency 256 --max-tokens 256 --bare --runs 5
 
 The clients are bare sockets in processes of their own, which count events and read ``usage`` and parse nothing else, so that they are not
-what is measured. All requests are for full-length answers. ``--split`` asks a ``measured_host`` for the processor time of its threads.
+what is measured. All requests are for full-length answers. ``--split`` asks a ``measured_host`` for the processor time of its threads,
+and ``--bare`` also for the same bytes without anything that makes them.
 Exit status 1 if a request failed.
 """
 
@@ -28,7 +30,9 @@ from albatross_plugin.bench.report import Log, median, percentile
 
 MODULE = "albatross_plugin.bench.http_benchmark"
 PATH = "/v1/chat/completions"
-EVENT = b"data: {"
+BARE = "/bench/bare"
+EVENT, EVENT_END = b"data: {", "\r\n\r\n"
+RANKED = "above_bare_us_per_token"
 COUNT = re.compile(rb'"completion_tokens":\s*(\d+)')
 # The last bytes of an answer in which the usage stands.
 TAIL = 1024
@@ -93,9 +97,9 @@ class Reader(asyncio.Protocol):
         self.done.set_result(None)
 
 
-def request_bytes(endpoint: Endpoint, body: dict[str, Any]) -> bytes:
+def request_bytes(endpoint: Endpoint, path: str, body: dict[str, Any]) -> bytes:
     payload = json.dumps(body).encode()
-    lines = [f"POST {endpoint.prefix}{PATH} HTTP/1.1", f"Host: {endpoint.host}:{endpoint.port}", "Connection: close"]
+    lines = [f"POST {endpoint.prefix}{path} HTTP/1.1", f"Host: {endpoint.host}:{endpoint.port}", "Connection: close"]
     lines += ["Content-Type: application/json", f"Content-Length: {len(payload)}"]
     if endpoint.api_key:
         lines.append(f"Authorization: Bearer {endpoint.api_key}")
@@ -120,7 +124,7 @@ def body_of(options: argparse.Namespace) -> dict[str, Any]:
     return body
 
 
-def run_clients(endpoint: Endpoint, body: dict[str, Any], concurrency: int, requests: int, begin: float) -> list[Answer]:
+def run_clients(endpoint: Endpoint, path: str, body: dict[str, Any], concurrency: int, requests: int, begin: float) -> list[Answer]:
     """Runs in a process of its own: ``requests`` in all, ``concurrency`` of them at a time, from the moment ``begin`` on."""
 
     async def client(numbers: Iterator[int], request: bytes, answers: list[Answer]) -> None:
@@ -137,7 +141,7 @@ def run_clients(endpoint: Endpoint, body: dict[str, Any], concurrency: int, requ
     async def all_clients() -> list[Answer]:
         await asyncio.sleep(max(0.0, begin - time.perf_counter()))
         numbers, answers = iter(range(requests)), list[Answer]()
-        request = request_bytes(endpoint, body)
+        request = request_bytes(endpoint, path, body)
         await asyncio.gather(*(client(numbers, request, answers) for _ in range(concurrency)))
         return answers
 
@@ -152,7 +156,7 @@ def run_clients(endpoint: Endpoint, body: dict[str, Any], concurrency: int, requ
         loop.close()
 
 
-def measure(endpoint: Endpoint, options: argparse.Namespace) -> list[Answer]:
+def measure(endpoint: Endpoint, options: argparse.Namespace, path: str = PATH) -> list[Answer]:
     """One run, spread over the client processes."""
     body, count = body_of(options), options.processes
     parts = [(options.concurrency + i) // count for i in range(count)], [(options.requests + i) // count for i in range(count)]
@@ -160,7 +164,7 @@ def measure(endpoint: Endpoint, options: argparse.Namespace) -> list[Answer]:
         # The processes are there before the clock runs.
         list(pool.map(time.sleep, [0.3] * count))
         begin = time.perf_counter() + START_SECONDS
-        futures = [pool.submit(run_clients, endpoint, body, c, r, begin) for c, r in zip(*parts, strict=True) if c and r]
+        futures = [pool.submit(run_clients, endpoint, path, body, c, r, begin) for c, r in zip(*parts, strict=True) if c and r]
         return [answer for future in futures for answer in future.result()]
 
 
@@ -233,12 +237,33 @@ async def _profile(endpoint: Endpoint) -> dict[str, float] | None:
     return reply.json() if reply.status == 200 else None
 
 
-def run(endpoint: Endpoint, options: argparse.Namespace) -> dict[str, Any]:
+async def record(endpoint: Endpoint, options: argparse.Namespace) -> None:
+    """Ask once, and give the server the bytes of the answer's events to answer ``/bench/bare`` with."""
+    reply = await call(endpoint, "POST", PATH, body_of(options), 600)
+    raw = reply.body.decode()
+    events = [raw] if options.non_stream else [event + EVENT_END for event in raw.split(EVENT_END) if event]
+    reply = await call(endpoint, "POST", "/bench/record", {"events": events, "step_ms": options.bare_step_ms}, 600)
+    if reply.status != 200:
+        raise HttpError("this server has no page /bench/record; start albatross_plugin.bench.measured_host")
+
+
+def compare(endpoint: Endpoint, options: argparse.Namespace) -> dict[str, Any]:
+    """A run, and one of the same bytes from a bare response: microseconds of processor time per token of both, and what lies between."""
+    asyncio.run(record(endpoint, options))
+    ours, bare = run(endpoint, options), run(endpoint, options, BARE)
+    for report in (ours, bare):
+        if report["failures"]:
+            return report
+    cost, floor = (report["split"]["cpu_us_per_token_process"] for report in (ours, bare))
+    return {**ours, "bare": bare, "above_bare_us_per_token": round(cost - floor, 3)}
+
+
+def run(endpoint: Endpoint, options: argparse.Namespace, path: str = PATH) -> dict[str, Any]:
     if not options.split:
         return summarize(measure(endpoint, options))
     asyncio.run(_profile(endpoint))
     before = asyncio.run(_threads(endpoint))
-    report = summarize(measure(endpoint, options))
+    report = summarize(measure(endpoint, options, path))
     after, profile = asyncio.run(_threads(endpoint)), asyncio.run(_profile(endpoint))
     if report.get("tokens"):
         report["split"] = split(before, after, profile, report["tokens"], report["wall_s"])
@@ -260,11 +285,14 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     add("--non-stream", action="store_true", help="ask for whole answers")
     add("--no-stop", action="store_true", help="send an explicit null for stop instead of leaving it to the host's default")
     add("--split", action="store_true", help="processor time of the server's threads too; the server must be a measured_host")
+    add("--bare", action="store_true", help="after each run one of the same bytes from a bare response, and what lies between them")
+    add("--bare-step-ms", type=float, default=0.0, help="pace of the bare stream's events (default: as fast as they can be written)")
     add("--prompt", default="Tell a long story about an albatross that follows a ship.", help="the user message")
     add("--json", type=Path, help="write the report to this file as JSON")
     add("--log", type=Path, help="write the log to this file too")
     options = parser.parse_args(arguments)
     options.requests = options.requests or options.concurrency
+    options.split = options.split or options.bare
     return options
 
 
@@ -274,13 +302,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with Log(options.log) as log:
         log.head(MODULE, arguments if arguments is not None else sys.argv[1:])
         try:
-            reports = [run(endpoint, options) for _ in range(options.runs)]
+            measured = compare if options.bare else run
+            reports = [measured(endpoint, options) for _ in range(options.runs)]
         except (HttpError, OSError, asyncio.TimeoutError) as error:
             log.line(f"stopped: {error}")
             return 1
         for report in reports:
             log.line(json.dumps(report))
-        middle = sorted(reports, key=lambda each: each.get("tokens_per_s", 0.0))[len(reports) // 2]
+        middle = sorted(reports, key=lambda each: each.get(RANKED if options.bare else "tokens_per_s", 0.0))[len(reports) // 2]
         if options.json:
             options.json.write_text(json.dumps(middle, indent=2) + "\n", encoding="utf-8")
         log.summary(json.dumps(middle, indent=2))

@@ -16,15 +16,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 from albatross_plugin import hooks
 from albatross_plugin.bench.chosen_executor import ChosenExecutor
 from albatross_plugin.bench.instant_executor import NAME
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
 
 hookimpl = pluggy.HookimplMarker("rwkv_runner")
 VARIABLE = "ALBATROSS_INSTANT"
@@ -98,6 +101,8 @@ class PagesPlugin:
     def __init__(self) -> None:
         self._probe: LockProbe | None = None
         self._loop_probe: LoopProbe | None = None
+        self._events: list[bytes] = []
+        self._clock = StepClock(0.0)
 
     @hookimpl
     def rwkv_runner_routers(self, host: object) -> list[Any]:
@@ -122,7 +127,61 @@ class PagesPlugin:
             probe = self._loop_probe = self._loop_probe or LoopProbe()
             return {"late_ms": [round(1e3 * late, 3) for late in probe.take()]}
 
+        self._add_bare(router)
         return [router]
+
+    def _add_bare(self, router: APIRouter) -> None:
+        """``/bench/record`` takes a stream's events, or one whole answer; ``/bench/bare`` answers with their bytes and no more."""
+        from starlette.responses import Response, StreamingResponse
+
+        @router.post("/bench/record")
+        async def record(body: dict[str, Any]) -> int:
+            self._events = [event.encode() for event in body["events"]]
+            self._clock = StepClock(body.get("step_ms", 0.0) / 1e3)
+            return len(self._events)
+
+        async def bare(request: Any) -> Response:
+            await request.body()
+            if len(self._events) == 1:
+                return Response(self._events[0], media_type="application/json")
+            return StreamingResponse(self._replay(), media_type="text/event-stream")
+
+        # Not by the router's own way, which would read the body as JSON and check it.
+        router.add_route("/bench/bare", bare, methods=["POST"])
+
+    async def _replay(self) -> AsyncIterator[bytes]:
+        clock = self._clock
+        for event in self._events:
+            await clock.step()
+            yield event
+
+
+class StepClock:
+    """Wakes everybody who waits for the next step, as often as an engine would; 0 seconds: nobody waits."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._waiting: list[asyncio.Future[None]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def step(self) -> None:
+        if not self._seconds:
+            return
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        await waiter
+
+    async def _run(self) -> None:
+        due = time.perf_counter() + self._seconds
+        while self._waiting:
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            due = max(due + self._seconds, time.perf_counter())
+            waiting, self._waiting = self._waiting, []
+            for each in waiting:
+                if not each.done():
+                    each.set_result(None)
 
 
 def thread_seconds() -> dict[str, float]:

@@ -114,7 +114,7 @@ async def soak(options: argparse.Namespace, log: Log) -> int:
         options.json.write_text(json.dumps({**figures, "found": found}, indent=2) + "\n", encoding="utf-8")
     counts = ", ".join(f"{count} with {status}" for status, count in sorted(figures["statuses"].items()))
     log.summary(
-        f"{options.streams} streams at once on {options.batch} slots: answered {counts} ({figures['surplus']} too many for slots and queue); "
+        f"{options.streams} streams at once on {options.batch} slots and {options.queue} places in the queue: {counts}; "
         f"first token after {figures['first_p50']} s (median) and {figures['first_p99']} s (99th percentile), all done after "
         f"{figures['seconds']} s. Open files of the server: at most {figures['most']['files']}, {figures['end']['files']} afterwards. "
         f"Wrong, cut or mixed: {len(found)}."

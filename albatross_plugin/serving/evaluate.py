@@ -21,6 +21,8 @@ from albatross_plugin.serving.chunks import AnswerWriter, TextOffsets, error_chu
 from albatross_plugin.serving.profile import RequestProfile, clock, no_clock, profile
 from albatross_plugin.serving.stream import ChunkStream
 
+# A key of the request's scope: this host closes an answer's generator as soon as the client has gone, so nobody else need look.
+HOST_CLOSES = "rwkv_runner.closes_when_gone"
 WATCH_SECONDS = 0.4
 # So many tokens ready for one choice show that this loop is behind: they travel as one event, which costs what one token's does.
 MERGE_FROM = 4
@@ -92,6 +94,8 @@ class _Call:
 
     def __post_init__(self) -> None:
         config = self.model.config
+        if HOST_CLOSES in getattr(self.request, "scope", ()):
+            self.request = None
         self.interval = config.disconnect_check_interval
         self.clock = clock if config.profile else no_clock
         self.profile = RequestProfile(stream_requests=int(self.streaming))

@@ -16,7 +16,7 @@ from host_stub.errors import ApiError, from_exception
 from host_stub.models import AbstractRWKV
 from host_stub.paths import resolve
 from host_stub.routes.deps import loaded_model
-from host_stub.sse import ClientGone, EventStream, close, while_connected
+from host_stub.sse import CLOSES_WHEN_GONE, ClientGone, EventStream, close, while_connected
 from host_stub.state import HostState
 from host_stub.template import chat_prompt, check_messages, turn_stops
 
@@ -73,6 +73,7 @@ async def start(
     turns: list[str] | None = None,
 ) -> AsyncGenerator[Any, None]:
     """Validate, and admit where a plugin does that. Raises ApiError before anything was sent."""
+    request.scope[CLOSES_WHEN_GONE] = True
     ids, streaming, chat_mode = bodies.token_ids(body.stop_token_ids), bool(body.stream), messages is not None
     with_usage = locked.wants_usage(body)
 
