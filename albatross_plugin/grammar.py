@@ -18,7 +18,7 @@ from typing import Any
 from albatross_plugin.engine.grammar import Matcher
 from albatross_plugin.engine.request import END_OF_TEXT
 from albatross_plugin.errors import RequestError
-from albatross_plugin.tokenizer import WorldTokenizer
+from albatross_plugin.tokenizer import LongestMatch, WorldTokenizer
 
 NEEDS_PACKAGE = "response_format needs the package llguidance; install it with: pip install 'albatross-plugin[grammar]'"
 COMPILE_SECONDS = 10.0
@@ -103,7 +103,10 @@ class Grammars:
     def _compile(self, library: Any, source: str) -> tuple[Any, bytes]:
         if self._tokenizer is None:
             tokenizer = WorldTokenizer(self._vocabulary)
-            self._tokenizer = library.LLTokenizer(_Vocabulary(tokenizer.token_bytes, self._size, tokenizer.encode))
+            table = tokenizer.token_bytes
+            # llguidance relies on ids that it was told of.
+            encode = tokenizer.encode if len(table) <= self._size else LongestMatch(table[: self._size]).encode
+            self._tokenizer = library.LLTokenizer(_Vocabulary(table, self._size, encode))
             self._executor = library.LLExecutor(max(1, min(_THREADS, (os.cpu_count() or 1) - 1)))
         # What goes wrong at first is told in words, without the state of a parser in them.
         limits = library.LLParserLimits(verbose_errors=False, max_items_in_row=_MAX_ROW_ITEMS)
@@ -212,7 +215,8 @@ VALUE: /[^"`]*/
 
 
 def _cause(matcher: Any) -> str:
-    return shortened(matcher.get_error().replace("<non-verbose/>", ""))
+    text: str = matcher.get_error()
+    return shortened(text.replace("<non-verbose/>", "").partition("<backtrace>")[0])
 
 
 def shortened(text: str) -> str:

@@ -43,6 +43,7 @@ def _plans(slots: int, vocab_size: int, initial_state: Any) -> Iterator[StepPlan
         yield StepPlan(next(steps), _admit([0], params, initial_state), others, [Chunk(0, _PROMPT[:2], False)])
         yield StepPlan(next(steps), [], others, [Chunk(0, _PROMPT[2:], True)])
         yield StepPlan(next(steps), [], many, [], mask)
+    yield StepPlan(next(steps), [], many, [], dict.fromkeys(many, mask[0]))
 
 
 def _admit(slots: Sequence[int], params: SamplingParams, initial_state: Any = None) -> list[Admission]:
