@@ -98,7 +98,7 @@ def test_tok_5_r8_the_time_of_a_token_does_not_grow_with_the_text(load: Load, mo
 
     seconds(100)
     short, long = (min(seconds(count) for _ in range(3)) for count in (5000, 20000))
-    assert long < 4 * 2 * short
+    assert long < 6 * short, "four times the tokens"
 
 
 def test_tok_5_r22_a_paragraph_may_begin_with_a_or_q(load: Load, models: Path) -> None:
