@@ -82,6 +82,10 @@ struct Preparer {
   __device__ void load(const half* from, int64_t at, bool valid, float (&value)[kKeys]) const {
     to_float(valid ? load8_const(from + at) : Half8{}, value);
   }
+  // Asked for long before it is used.
+  __device__ __forceinline__ Half8 fetch(const half* from, int chunk) const {
+    return valid(chunk) ? load8_const(from + offset(chunk)) : Half8{};
+  }
   __device__ void load(const half* constants, float (&value)[kKeys]) const {
     to_float(load8_const(constants + place.channel + lane() * kKeys), value);
   }
@@ -91,10 +95,10 @@ struct Preparer {
 
   // The first part of a chunk's preparation: the sum of the logarithms of the decay over this warp's tokens up to this one, in ``sum``.
   // The other warps' tokens come in a turn later, when all have put theirs down.
-  __device__ __forceinline__ void begin(int chunk, float (&sum)[kKeys]) const {
+  __device__ __forceinline__ void begin(int chunk, Half8 w_up, float (&sum)[kKeys]) const {
     const bool here = valid(chunk);
     float base[kKeys];
-    load(p.w_up, offset(chunk), here, sum);
+    to_float(w_up, sum);
     load(p.w0, base);
     const float scale = here ? kDecayScale : 0.0f;
 #pragma unroll
@@ -372,11 +376,12 @@ __global__ void __launch_bounds__(2 * kTeam, 2) sequence_kernel(Wkv p) {
     float decays[kKeys];
 #pragma unroll 1
     for (int chunk = -2; chunk < chunks; ++chunk) {
+      const Half8 w_up = preparer.fetch(p.w_up, chunk + 2);
       // The finish reads what the completion overwrites; the same thread does both in the same places.
       if (chunk > 0) preparer.finish(chunk - 1, before);
       before = now;
       if (chunk >= -1 && chunk + 1 < chunks) preparer.complete(chunk + 1, decays, now);
-      if (chunk + 2 < chunks) preparer.begin(chunk + 2, decays);
+      if (chunk + 2 < chunks) preparer.begin(chunk + 2, w_up, decays);
       __syncthreads();
     }
     preparer.finish(chunks - 1, before);
