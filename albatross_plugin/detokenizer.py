@@ -123,8 +123,10 @@ class Detokenizer:
 
     def push_all(self, token_ids: Sequence[int]) -> tuple[str, int]:
         """Take several tokens: the text that can be sent now, and how many were taken, which are all up to a stop's completion."""
-        parts: list[str] = []
         at, count = 0, len(token_ids)
+        if count == 1:
+            return self.push(token_ids[0]), 1
+        parts: list[str] = []
         # Where nobody asked for ``calm`` no token is known to be calm, and for few it does not pay to look.
         calm = bytes(map(self._calm.__getitem__, token_ids)) if self._calm is not None and count >= _FEW else bytes(count)
         while at < count:

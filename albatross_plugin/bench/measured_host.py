@@ -34,6 +34,7 @@ VARIABLE = "ALBATROSS_INSTANT"
 STRATEGY = "instant"
 PROBE_SECONDS = 0.01
 LOOP_SECONDS = 0.005
+QUIET_STEPS = 100
 
 
 class InstantPlugin:
@@ -175,10 +176,12 @@ class StepClock:
 
     async def _run(self) -> None:
         due = time.perf_counter() + self._seconds
-        while self._waiting:
+        quiet = 0
+        while quiet < QUIET_STEPS:
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             due = max(due + self._seconds, time.perf_counter())
             waiting, self._waiting = self._waiting, []
+            quiet = 0 if waiting else quiet + 1
             for each in waiting:
                 if not each.done():
                     each.set_result(None)
