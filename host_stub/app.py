@@ -21,6 +21,7 @@ from host_stub.errors import ApiError, error_body, printable
 from host_stub.gate import PluginGate
 from host_stub.guard import Guard, Rules
 from host_stub.loads import Loads
+from host_stub.openapi import describe
 from host_stub.plugins import Plugins
 from host_stub.routes import completions, config, embeddings, misc
 from host_stub.state import Host, HostState
@@ -80,6 +81,7 @@ def create_app(
             CORSMiddleware, allow_origins=sorted(rules.origins), allow_methods=["*"], allow_headers=["*"], allow_credentials=False
         )
     app.add_middleware(Guard, rules=rules)
+    describe(app)
     return app
 
 
@@ -107,4 +109,7 @@ def _add_error_shapes(app: FastAPI) -> None:
         detail = error.detail
         if isinstance(detail, dict) and "error" in detail:
             return JSONResponse(detail, status_code=error.status_code, headers=error.headers)
+        if detail == "There was an error parsing the body":
+            # FastAPI's words for bytes that are no text.
+            return error_response(ApiError(400, "the body is not valid JSON", code="invalid_json"))
         return error_response(ApiError(error.status_code, str(detail), headers=error.headers))

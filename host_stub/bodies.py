@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema
 
+from host_stub import schemas
 from host_stub.config import ModelConfigBody
 from host_stub.errors import ApiError
 
@@ -15,21 +17,36 @@ DEFAULT_STOPS = (
 Name = str | None
 
 
+def _adding(members: dict[str, Any], *required: str) -> Callable[[dict[str, Any]], None]:
+    """A body's schema also names ``members``, which reach the model unread, and what the routes ask for."""
+
+    def add(schema: dict[str, Any]) -> None:
+        schema["properties"] |= members
+        if required:
+            schema["required"] = list(required)
+
+    return add
+
+
 class GenerationBody(ModelConfigBody):
     """What both completion routes take. ``stop`` and ``stop_token_ids`` are checked by ``stops()`` and ``token_ids()``."""
 
-    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+    model_config = ConfigDict(extra="allow")
 
     model: str | None = "rwkv"
     stream: StrictBool | None = False
-    stop: Any = None
-    stop_token_ids: Any = None
+    user: str | None = Field(None, description="Not read.")
+    stop: Annotated[Any, WithJsonSchema(schemas.STOP)] = None
+    stop_token_ids: Annotated[Any, WithJsonSchema(schemas.TOKEN_IDS)] = None
 
 
 class ChatCompletionBody(GenerationBody):
-    messages: Any = None
-    tools: Any = None
-    tool_choice: Any = None
+    model_config = ConfigDict(json_schema_extra=_adding(schemas.OF_A_CHAT_MODEL, "messages"))
+
+    messages: Annotated[Any, WithJsonSchema(schemas.MESSAGES)] = None
+    tools: Annotated[Any, WithJsonSchema(schemas.TOOLS)] = None
+    tool_choice: Annotated[Any, WithJsonSchema(schemas.TOOL_CHOICE)] = None
+    parallel_tool_calls: StrictBool | None = Field(None, description="Both are kept: an answer holds one call at most.")
     user_name: Name = Field(None, min_length=1)
     assistant_name: Name = Field(None, min_length=1)
     system_name: Name = Field(None, min_length=1)
@@ -37,24 +54,26 @@ class ChatCompletionBody(GenerationBody):
 
 
 class CompletionBody(GenerationBody):
-    prompt: Any = None
+    model_config = ConfigDict(json_schema_extra=_adding(schemas.OF_A_TEXT_MODEL))
+
+    prompt: Annotated[Any, WithJsonSchema(schemas.PROMPT)] = None
 
 
 class EmbeddingsBody(BaseModel):
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", json_schema_extra=_adding({}, "input"))
 
-    input: Any = None
+    input: Annotated[Any, WithJsonSchema(schemas.INPUT)] = None
     model: str | None = "rwkv"
-    encoding_format: str | None = None
-    fast_mode: bool = False
+    encoding_format: Annotated[str | None, WithJsonSchema({"enum": ["float", "base64", None]})] = None
+    fast_mode: StrictBool = False
 
 
 class SwitchModelBody(BaseModel):
     model: str
     strategy: str = ""
     tokenizer: str | None = None
-    customCuda: bool = False
-    deploy: bool = Field(False, description="After a successful load, close /switch-model and /exit for good.")
+    customCuda: StrictBool = False
+    deploy: StrictBool = Field(False, description="After a successful load, close /switch-model and /exit for good.")
 
 
 Prompt = str | list[str] | list[int] | list[list[int]]

@@ -22,7 +22,8 @@ ATTRIBUTES = {
 class ModelConfigBody(BaseModel):
     """Settings with the host's limits; null and absent both mean "not set"."""
 
-    model_config = ConfigDict(allow_inf_nan=False)
+    # Strict: a number in quotes is refused, as the OpenAPI document says.
+    model_config = ConfigDict(allow_inf_nan=False, strict=True)
 
     max_tokens: int | None = Field(default=None, gt=0, le=102400)
     temperature: float | None = Field(default=None, ge=0, le=3)

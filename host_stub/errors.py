@@ -6,6 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 
+# Programs look at ``code``; an error that has none of its own has that of its status.
+CODES: Mapping[int, str] = {
+    400: "invalid_value",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    500: "internal_error",
+    501: "unsupported",
+}
+
+
 class ApiError(Exception):
     """An answer other than 200. ``detail``: extra top-level member that RWKV-Runner's clients read."""
 
@@ -22,7 +33,7 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
-        self.code = code
+        self.code = CODES.get(status) if code is None else code
         self.param = param
         self.headers = dict(headers or {})
         self.detail = message if detail is None else detail

@@ -50,8 +50,10 @@ def _message(item: Any, where: str) -> dict[str, Any]:
     if role not in ("system", "user", "assistant", "tool"):
         raise ApiError(400, f"{where}.role {role!r} is not one of system, developer, user, assistant, tool", param=f"{where}.role")
     calls = item.get("tool_calls")
-    if calls and (role != "assistant" or not isinstance(calls, list)):
+    if (calls is not None and not isinstance(calls, list)) or (calls and role != "assistant"):
         raise ApiError(400, f"{where}.tool_calls must be a list in an assistant's message", param=f"{where}.tool_calls")
+    if not isinstance(item.get("prefix", False), (bool, type(None))):
+        raise ApiError(400, f"{where}.prefix must be true or false", param=f"{where}.prefix")
     content = _content(item.get("content"), f"{where}.content")
     if content is None and role != "assistant":
         raise ApiError(400, f"{where}.content is missing", param=f"{where}.content")

@@ -83,11 +83,13 @@ def chosen_tools(body: ChatCompletionBody) -> Any:
 
 
 def _functions(tools: Any) -> tuple[str | None, list[str]]:
-    if not tools:
+    if tools is None or tools == []:
         return None, []
     try:
         functions = [tool["function"] for tool in tools]
-        names = [str(function["name"]) for function in functions]
+        names = [function["name"] for function in functions]
+        if not isinstance(tools, list) or not all(isinstance(name, str) for name in names):
+            raise TypeError
     except (TypeError, KeyError):
         raise ApiError(400, "tools must be a list of objects with a function that has a name", param="tools") from None
     for index, function in enumerate(functions):

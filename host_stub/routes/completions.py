@@ -10,10 +10,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from host_stub import bodies, locked, tools
+from host_stub import bodies, locked, schemas, tools
 from host_stub.bodies import DEFAULT_STOPS, ChatCompletionBody, CompletionBody, GenerationBody
 from host_stub.errors import ApiError, from_exception
 from host_stub.models import AbstractRWKV
+from host_stub.openapi import errors, streamed
 from host_stub.paths import resolve
 from host_stub.routes.deps import loaded_model
 from host_stub.sse import CLOSES_WHEN_GONE, ClientGone, EventStream, close, while_connected
@@ -26,8 +27,8 @@ router = APIRouter(tags=["Completions"])
 LONG_PROMPT = 65536
 
 
-@router.post("/v1/chat/completions")
-@router.post("/chat/completions")
+@router.post("/v1/chat/completions", responses={**streamed(schemas.CHAT_ANSWER, schemas.CHAT_EVENTS), **errors(429, 503)})
+@router.post("/chat/completions", responses={**streamed(schemas.CHAT_ANSWER, schemas.CHAT_EVENTS), **errors(429, 503)})
 async def chat_completions(body: ChatCompletionBody, request: Request) -> Response:
     state, model = loaded_model(request)
     messages = check_messages(body.messages)
@@ -49,8 +50,8 @@ async def chat_completions(body: ChatCompletionBody, request: Request) -> Respon
     return await _answer(request, body, source, use)
 
 
-@router.post("/v1/completions")
-@router.post("/completions")
+@router.post("/v1/completions", responses={**streamed(schemas.TEXT_ANSWER, schemas.TEXT_EVENTS), **errors(429, 503)})
+@router.post("/completions", responses={**streamed(schemas.TEXT_ANSWER, schemas.TEXT_EVENTS), **errors(429, 503)})
 async def completions(body: CompletionBody, request: Request) -> Response:
     state, model = loaded_model(request)
     source = await start(state, model, request, body, bodies.prompts(body.prompt), bodies.stops(body.stop))

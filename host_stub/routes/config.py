@@ -11,14 +11,16 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from host_stub import schemas
 from host_stub.bodies import SwitchModelBody
 from host_stub.config import ModelConfigBody
+from host_stub.openapi import answered
 from host_stub.routes.deps import host_state
 
 router = APIRouter(tags=["Configs"])
 
 
-@router.post("/switch-model")
+@router.post("/switch-model", responses={**answered(schemas.SUCCESS), 304: {"description": "A load is running already."}})
 async def switch_model(body: SwitchModelBody, request: Request) -> Response:
     """Load a model: a .gguf file in llama.cpp, anything else by the strategy. ``model`` "" unloads. 304: a load is running."""
     state = host_state(request)
@@ -30,14 +32,14 @@ async def switch_model(body: SwitchModelBody, request: Request) -> Response:
     return JSONResponse("success") if done else Response(status_code=304)
 
 
-@router.post("/update-config")
+@router.post("/update-config", responses=answered(schemas.SUCCESS))
 async def update_config(body: ModelConfigBody, request: Request) -> str:
     """Save the settings that are set; they count from the next request on."""
     await anyio.to_thread.run_sync(host_state(request).update_config, body)
     return "success"
 
 
-@router.get("/status")
+@router.get("/status", responses=answered(schemas.STATUS))
 def status(request: Request) -> dict[str, Any]:
     """Phase of the model (0 offline, 2 loading, 3 working), what can be chosen, and a part for each plugin."""
     state = host_state(request)

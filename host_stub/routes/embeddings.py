@@ -12,22 +12,25 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from host_stub import schemas
 from host_stub.bodies import EmbeddingsBody
 from host_stub.calls import unloaded
 from host_stub.errors import ApiError, from_exception
 from host_stub.models import AbstractRWKV
+from host_stub.openapi import answered, errors
 from host_stub.routes.deps import loaded_model
 from host_stub.rwkv_model import TextRWKV
 from host_stub.sse import ClientGone, while_connected
 from host_stub.state import HostState
 
 router = APIRouter(tags=["Embeddings"])
+ANSWERS = {**answered(schemas.EMBEDDINGS), **errors(503)}
 
 
-@router.post("/v1/embeddings")
-@router.post("/embeddings")
-@router.post("/v1/engines/text-embedding-ada-002/embeddings")
-@router.post("/engines/text-embedding-ada-002/embeddings")
+@router.post("/v1/embeddings", responses=ANSWERS)
+@router.post("/embeddings", responses=ANSWERS)
+@router.post("/v1/engines/text-embedding-ada-002/embeddings", responses=ANSWERS)
+@router.post("/engines/text-embedding-ada-002/embeddings", responses=ANSWERS)
 async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
     state, model = loaded_model(request)
     if not isinstance(model, AbstractRWKV):

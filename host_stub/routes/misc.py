@@ -7,7 +7,9 @@ from typing import Any
 from fastapi import APIRouter, BackgroundTasks
 from starlette.requests import Request
 
+from host_stub import schemas
 from host_stub.errors import ApiError
+from host_stub.openapi import answered, errors
 from host_stub.routes.deps import host_state
 
 router = APIRouter(tags=["MISC"])
@@ -18,21 +20,21 @@ def root() -> dict[str, str]:
     return {"Hello": "World!"}
 
 
-@router.get("/health")
+@router.get("/health", responses=answered(schemas.HEALTH))
 def health(request: Request) -> dict[str, Any]:
     """200 as long as the process answers; ``model`` is null while none is loaded."""
     state = host_state(request)
     return {"status": "ok", "model": getattr(state.model, "name", None), "model_status": state.status.name.lower()}
 
 
-@router.get("/v1/models")
-@router.get("/models")
+@router.get("/v1/models", responses=answered(schemas.MODELS))
+@router.get("/models", responses=answered(schemas.MODELS))
 def models(request: Request) -> dict[str, Any]:
     return {"object": "list", "data": [_entry(request)]}
 
 
-@router.get("/v1/models/{model_id:path}")
-@router.get("/models/{model_id:path}")
+@router.get("/v1/models/{model_id:path}", responses={**answered(schemas.MODEL), **errors(404)})
+@router.get("/models/{model_id:path}", responses={**answered(schemas.MODEL), **errors(404)})
 def model(model_id: str, request: Request) -> dict[str, Any]:
     """The loaded model under its own name, or under any name with rwkv in it."""
     entry = _entry(request)
@@ -41,7 +43,7 @@ def model(model_id: str, request: Request) -> dict[str, Any]:
     return entry
 
 
-@router.post("/exit")
+@router.post("/exit", responses={**answered(schemas.SUCCESS), **errors(501)})
 def leave(request: Request, tasks: BackgroundTasks) -> str:
     """Stop the server after this answer; running streams get a few seconds. 403 in deploy mode."""
     state = host_state(request)
