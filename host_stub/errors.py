@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-
 # Programs look at ``code``; an error that has none of its own has that of its status.
 CODES: Mapping[int, str] = {
     400: "invalid_value",

@@ -127,7 +127,7 @@ def check_events(content: str, cut: bool) -> None:
 def fuzz(host: LiveHost, method: str, path: str, examples: int) -> None:
     operation = operation_of(host, method, path)
     fuzz_with(operation, GenerationMode.POSITIVE, examples)
-    if method == "POST" and operation.body or path == "/albatross/profile":
+    if (method == "POST" and operation.body) or path == "/albatross/profile":
         fuzz_with(operation, GenerationMode.NEGATIVE, examples)
 
 
