@@ -81,6 +81,9 @@ class EngineConfig:
         600.0, "ALBATROSS_BUILD_TIMEOUT", "Seconds until a build of the kernels, or waiting for another process's build, is given up.", 1
     )
     max_queue: int = _setting(4096, "ALBATROSS_MAX_QUEUE", "Requests that may wait for a slot; beyond it the answer is 429.")
+    max_queue_tokens: int = _setting(
+        16_777_216, "ALBATROSS_MAX_QUEUE_TOKENS", "Prompt tokens of all requests that wait for a slot; beyond it the answer is 429."
+    )
     max_prompt_tokens: int = _setting(1_048_576, "ALBATROSS_MAX_PROMPT_TOKENS", "Longest prompt in tokens; beyond it the answer is 400.", 1)
     load_timeout: float = _setting(
         300.0, "ALBATROSS_LOAD_TIMEOUT", "Seconds until a load that has not ended is given up; building the kernels does not count.", 1

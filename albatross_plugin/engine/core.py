@@ -82,7 +82,7 @@ class AsyncEngineCore:
         self._config = config
         self._workers = [_WorkerState(transport(spec, config, self._on_events)) for spec in specs]
         self._numbers = {spec.worker: index for index, spec in enumerate(specs)}
-        self._ledger = Ledger(len(specs), config.batch, config.max_queue)
+        self._ledger = Ledger(len(specs), config.batch, config.max_queue, config.max_queue_tokens)
         self._router = Router(self._ledger)
         self._watchdog = Watchdog(config.step_timeout)
         self._next_look: asyncio.TimerHandle | None = None

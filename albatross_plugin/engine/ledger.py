@@ -44,13 +44,14 @@ class Ledger:
     ``routes`` may be read without the lock; only the methods change it, but for ``leaving`` of a route.
     """
 
-    def __init__(self, workers: int, batch: int, max_queue: int) -> None:
+    def __init__(self, workers: int, batch: int, max_queue: int, max_queue_tokens: int) -> None:
         self.routes: dict[int, Route] = {}
         self.tally = Tally(workers)
         self._line = Line()
         self._load = dict.fromkeys(range(workers), 0)
         self._batch = batch
-        self._max_queue = max_queue
+        self._max_queue, self._max_queue_tokens = max_queue, max_queue_tokens
+        self._waiting_tokens = 0
         self._lock = threading.Lock()
         self._refusal: str | None = "the model is still loading"
         self._outcomes: Counter[str] = Counter()
@@ -76,13 +77,17 @@ class Ledger:
     def admit(self, requests: Sequence[Request], completion: AsyncEngineCompletion) -> dict[int, list[Request]]:
         """Take all requests or none, each for the worker with the fewest; returns them by worker.
 
-        Raises RequestError: 503 when closed, 429 when more than ``max_queue`` would wait beyond the slots.
+        Raises RequestError: 503 when closed, 429 when more than ``max_queue`` would wait beyond the slots, or with so many others'
+        prompts that they hold more than ``max_queue_tokens`` together.
         """
         now = monotonic()
+        tokens = sum(len(request.prompt_ids) for request in requests)
         shares: dict[int, list[Request]] = {}
         with self._lock:
             self._check_open(len(requests))
             self._check_room(len(requests))
+            self._check_tokens(len(requests), tokens)
+            self._waiting_tokens += tokens
             for index, request in enumerate(requests):
                 assert request.request_id not in self.routes, f"request {request.request_id} was submitted twice"
                 worker = min(self._load, key=self._load.__getitem__)
@@ -120,12 +125,27 @@ class Ledger:
         # Whoever was told to end does so before its worker hears of the next request. Looked for only when it matters.
         if beyond <= 0 or beyond <= sum(route.leaving for route in self.routes.values()):
             return
+        places = f"{self._slots} slots and {self._max_queue} places to wait"
+        reason = f"{len(self.routes)} requests are there for {places}, {count} more cannot be taken"
+        raise self._full(count, reason, beyond)
+
+    def _check_tokens(self, count: int, tokens: int) -> None:
+        """Waiting prompts are memory. A call that waits behind nobody is taken whatever it holds."""
+        if self._waiting_tokens + tokens <= self._max_queue_tokens or len(self.routes) + count <= self._slots:
+            return
+        gone = sum(route.prompt_tokens for route in self.routes.values() if route.leaving and route.started is None)
+        waiting = self._waiting_tokens - gone
+        if not waiting or waiting + tokens <= self._max_queue_tokens:
+            return
+        reason = f"the prompts that wait hold {waiting} of at most {self._max_queue_tokens} tokens, {tokens} more cannot be taken"
+        raise self._full(count, reason, max(1, len(self.routes) + count - self._slots))
+
+    def _full(self, count: int, reason: str, ends: int) -> RequestError:
+        """The refusal of ``count`` requests, to be tried again when so many others have ended."""
         self._outcomes["rejected"] += count
         self.tally.refused("queue_full", count)
-        seconds = min(MAX_RETRY_AFTER, max(1, ceil(self._until_free(beyond))))
-        places = f"{self._slots} slots and {self._max_queue} places to wait"
-        message = f"the queue is full: {len(self.routes)} requests are there for {places}, {count} more cannot be taken"
-        raise RequestError(message, status=429, code="queue_full", headers={"Retry-After": str(seconds)})
+        seconds = min(MAX_RETRY_AFTER, max(1, ceil(self._until_free(ends))))
+        return RequestError(f"the queue is full: {reason}", status=429, code="queue_full", headers={"Retry-After": str(seconds)})
 
     def _until_free(self, ends: int) -> float:
         """Seconds until so many requests have ended, if they hold their slots as long as the last ones did."""
@@ -139,6 +159,7 @@ class Ledger:
                 now = route.started = monotonic()
                 self._line.serve(route.call, now)
                 self._prompt_tokens += route.prompt_tokens
+                self._waiting_tokens -= route.prompt_tokens
                 self.tally.started(route.worker, now - route.since)
 
     def answered(self, route: Route) -> None:
@@ -161,6 +182,7 @@ class Ledger:
             now = monotonic()
             if route.started is None:
                 self._line.leave(route.call)
+                self._waiting_tokens -= route.prompt_tokens
             else:
                 held = now - route.started
                 self._slot_seconds = held if self._slot_seconds is None else self._slot_seconds + 0.1 * (held - self._slot_seconds)
@@ -183,6 +205,7 @@ class Ledger:
                 "slots": {"total": self._slots, "active": len(self.routes) - len(self._line)},
                 "queue": {
                     "limit": self._max_queue,
+                    "tokens": self._waiting_tokens,
                     # For one more request behind all others.
                     "estimated_wait_s": round(self._until_free(max(0, ahead)), 3),
                     **self._line.figures(monotonic()),

@@ -128,6 +128,20 @@ def test_a_queue_of_none(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
         assert [call.result(30).status_code for call in calls] == [200, 200]
 
 
+def test_waiting_prompts_have_a_bound_in_tokens(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALBATROSS_MAX_QUEUE_TOKENS", "100")
+    with serve(batch=1) as staged:
+        calls = [staged.hold(), staged.ask(prompt=[5] * 300)]
+        assert staged.engine()["queue"]["tokens"] == 300, "who waits behind nobody is taken whatever it holds"
+        refused = staged.ask(prompt="a").result(30)
+        assert refused.status_code == 429 and 1 <= int(refused.headers["retry-after"]) <= 60
+        assert "300 of at most 100 tokens" in refused.json()["error"]["message"]
+        staged.control.open()
+        assert [call.result(30).status_code for call in calls] == [200, 200]
+        assert staged.engine()["queue"]["tokens"] == 0
+        assert staged.ask(prompt=[5] * 300).result(30).status_code == 200
+
+
 def test_a_place_is_free_once_its_holder_was_told_to_end(serve: Serve) -> None:
     with serve(batch=1, max_queue=0) as staged:
         staged.control.open()
