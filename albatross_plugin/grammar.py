@@ -22,8 +22,10 @@ from albatross_plugin.tokenizer import LongestMatch, WorldTokenizer
 
 NEEDS_PACKAGE = "response_format needs the package llguidance; install it with: pip install 'albatross-plugin[grammar]'"
 COMPILE_SECONDS = 10.0
-_KEPT, _KEPT_CHARACTERS = 64, 1_048_576
+_KEPT, _KEPT_CHARACTERS = 64, 524_288
 _SHOWN = 300
+# In a World vocabulary, the single bytes have the ids from 1 on.
+_FIRST_TOKENS = tuple(byte + 1 for byte in b'{["')
 _MAX_ROW_ITEMS = 20_000
 _THREADS = 4
 # Without a limit, a model that likes blanks may never get to the next word.
@@ -67,7 +69,7 @@ class Grammars:
     def __init__(self, vocabulary: Path, size: int) -> None:
         self._vocabulary, self._size = vocabulary, size
         self._mask_bytes = 4 * -(-size // 32)
-        self._lock = threading.Lock()
+        self._lock, self._compiling = threading.Lock(), threading.Lock()
         self._compiled: OrderedDict[str, JsonGrammar] = OrderedDict()
         self._tokenizer: Any = None
         self._executor: Any = None
@@ -86,19 +88,29 @@ class Grammars:
         Raises RequestError: 400 with the cause for a grammar that cannot be met, 503 when others have been compiling for too long.
         """
         library = _library()
-        if not self._lock.acquire(timeout=COMPILE_SECONDS):
+        found = self._find(source)
+        if found is not None:
+            return found
+        if not self._compiling.acquire(timeout=COMPILE_SECONDS):
             raise _refusal("other schemas are being compiled; try again", "busy", 503)
         try:
-            grammar = self._compiled.get(source)
-            if grammar is None:
-                grammar = JsonGrammar(self, source, *self._compile(library, source))
-                self._compiled[source] = grammar
-            self._compiled.move_to_end(source)
+            # Another thread may have been at the same one.
+            return self._find(source) or self._keep(source, JsonGrammar(self, source, *self._compile(library, source)))
+        finally:
+            self._compiling.release()
+
+    def _find(self, source: str) -> JsonGrammar | None:
+        with self._lock:
+            if source in self._compiled:
+                self._compiled.move_to_end(source)
+            return self._compiled.get(source)
+
+    def _keep(self, source: str, grammar: JsonGrammar) -> JsonGrammar:
+        with self._lock:
+            self._compiled[source] = grammar
             while len(self._compiled) > _KEPT or sum(map(len, self._compiled)) > _KEPT_CHARACTERS:
                 self._compiled.popitem(last=False)
-            return grammar
-        finally:
-            self._lock.release()
+        return grammar
 
     def _compile(self, library: Any, source: str) -> tuple[Any, bytes]:
         if self._tokenizer is None:
@@ -112,8 +124,16 @@ class Grammars:
         limits = library.LLParserLimits(verbose_errors=False, max_items_in_row=_MAX_ROW_ITEMS)
         matcher = library.LLMatcher(self._tokenizer, source, log_level=0, limits=limits)
         mask: bytes = matcher.compute_bitmask()
-        if matcher.is_error():
-            cause = _cause(matcher)
+        probe = matcher
+        for token in _FIRST_TOKENS:
+            if not matcher.is_error() and mask[token // 8] >> token % 8 & 1:
+                # What is too large shows behind the first bracket.
+                probe = matcher.deep_copy()
+                probe.consume_token(token)
+                probe.compute_bitmask()
+                break
+        if probe.is_error():
+            cause = _cause(probe)
             raise _refusal(f"this schema cannot be enforced: {'no text fits it' if cause.startswith('NoExtension') else cause}")
         return matcher, mask[: self._mask_bytes]
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
+from math import gcd, lcm
 from typing import Any
 
 from albatross_plugin.errors import RequestError
 
-MAX_SCHEMA_CHARACTERS = 131_072
-# The automaton that checks for a multiple has as many states as the digits of `multipleOf` say.
+# The time that a schema takes grows with the square of it, for some: some seconds for one of this size.
+MAX_SCHEMA_CHARACTERS = 65_536
+# The automaton that checks for a multiple has as many states as the digits of `multipleOf` say; those of one place are put together.
 MAX_MULTIPLE = 10_000
 _KINDS = "text, json_object or json_schema"
 _ANY_OBJECT = '{"type":"object"}'
@@ -61,22 +64,38 @@ def _of_schema(wanted: Mapping[str, Any]) -> ResponseFormat:
 
 
 def _check_multiples(schema: Mapping[str, Any]) -> None:
+    common = Fraction(1, 1)
+    first = True
     todo: list[Any] = [schema]
     while todo:
         item = todo.pop()
         if isinstance(item, Mapping):
             step = item.get("multipleOf")
-            if isinstance(step, (int, float)) and not isinstance(step, bool) and _digits(step) > MAX_MULTIPLE:
-                raise _refusal(f"response_format: multipleOf {_shown(step)} has more digits than can be checked; at most {MAX_MULTIPLE}")
+            if isinstance(step, (int, float)) and not isinstance(step, bool) and step > 0:
+                exact = Fraction(repr(step))
+                common = exact if first else _least_common_multiple(common, exact)
+                first = False
+                if _digits(common) > MAX_MULTIPLE:
+                    raise _refusal(
+                        f"response_format: multipleOf {_shown(step)}, alone or with the others of this schema, cannot be checked"
+                    )
             todo += item.values()
         elif isinstance(item, list):
             todo += item
 
 
-def _digits(step: int | float) -> int:
-    """The number without its decimal point and without zeros at its end: 0.25 is 25."""
-    mantissa = repr(step).lower().partition("e")[0]
-    return abs(int(mantissa.replace(".", "") if float(mantissa) % 1 else mantissa.partition(".")[0]))
+def _least_common_multiple(one: Fraction, other: Fraction) -> Fraction:
+    return Fraction(lcm(one.numerator, other.numerator), gcd(one.denominator, other.denominator))
+
+
+def _digits(number: Fraction) -> int:
+    """A decimal fraction without its point and without zeros at its end: 0.25 is 25, and so is 2500."""
+    while number.denominator > 1:
+        number *= 10
+    digits = number.numerator
+    while digits and digits % 10 == 0:
+        digits //= 10
+    return digits
 
 
 def _plain(value: Any) -> Any:

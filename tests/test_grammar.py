@@ -154,6 +154,8 @@ def test_a_fault_leaves_no_token_and_does_not_look_like_an_end() -> None:
         ({"type": "string", "format": "colour"}, "colour"),
         ({"const": "\ud800"}, "read"),
         ({"type": "integer", "multipleOf": 1000003}, "multipleOf"),
+        ({"allOf": [{"type": "integer", "multipleOf": 499}, {"type": "integer", "multipleOf": 197}]}, "multipleOf"),
+        ({"type": "object", "properties": {f"p{i}": {} for i in range(4000)}}, "oo many items"),
         ({"items": [{"type": "number", "multipleOf": 0.123456}]}, "multipleOf"),
         ({"enum": ["x" * MAX_SCHEMA_CHARACTERS]}, "characters"),
         ({"a": float("nan")}, "JSON"),
@@ -192,6 +194,11 @@ def test_malformed_response_formats_are_refused(value: Any) -> None:
     with pytest.raises(RequestError) as raised:
         read_response_format(value)
     assert raised.value.param == "response_format"
+
+
+def test_multiples_that_are_easy_to_check_are_taken() -> None:
+    for steps in ((0.01,), (0.5, 0.25, 5), (1000, 100, 10), (9973,), (99.73,), (100000,), (0,)):
+        assert wanted({"anyOf": [{"type": "number", "multipleOf": step} for step in steps]})
 
 
 def test_text_and_null_bind_nothing() -> None:
@@ -242,6 +249,8 @@ def test_a_vocabulary_that_is_smaller_than_the_model_s_and_the_other_way_round()
         matcher.accept(ord("{") + 1)
         follows = grammar.masks([matcher])[0] + grammar.masks([matcher, grammar.start()[0]])[0]
         bits = int.from_bytes(follows[: len(mask)], "little")
+        # A text that is given in full is looked up in the vocabulary.
+        assert any(own.compile(json_source('{"const":"hello world"}', False, [])).start()[1])
         assert len(follows) == 2 * len(mask) and bits >> (ord('"') + 1) & 1 and not bits >> min(size, 65530)
 
 
@@ -270,9 +279,12 @@ def test_without_the_package_the_answer_says_what_to_install(monkeypatch: pytest
 def test_a_compilation_that_is_stuck_does_not_hold_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("albatross_plugin.grammar.COMPILE_SECONDS", 0.01)
     own = Grammars(TOKENIZER.vocabulary, SIZE)
-    with own._lock, pytest.raises(RequestError) as raised:
+    with own._compiling, pytest.raises(RequestError) as raised:
         own.compile(json_source('{"type":"object"}', False, []))
     assert raised.value.status == 503
+    known = compiled({"const": "ready"})
+    with GRAMMARS._compiling:
+        assert compiled({"const": "ready"}) is known, "what is compiled already waits for nobody"
 
 
 def test_errors_are_one_short_line() -> None:
