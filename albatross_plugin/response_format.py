@@ -76,9 +76,7 @@ def _check_multiples(schema: Mapping[str, Any]) -> None:
                 common = exact if first else _least_common_multiple(common, exact)
                 first = False
                 if _digits(common) > MAX_MULTIPLE:
-                    raise _refusal(
-                        f"response_format: multipleOf {_shown(step)}, alone or with the others of this schema, cannot be checked"
-                    )
+                    raise _refusal(f"response_format: multipleOf {_shown(step)} cannot be checked, alone or with the others in the schema")
             todo += item.values()
         elif isinstance(item, list):
             todo += item

@@ -115,13 +115,18 @@ class Scheduler:
             # With nothing else to do, masks that are worked out aside are what is missing.
             return self.plan() if not self._flights and self._masks.wait() else None
         decode = group.slots + [slot_of(s) for s in guided] if guided else group.slots
-        chunks = [Chunk(slot_of(s), s.feed(count, self._step), s.remaining == 0) for s, count in chosen]
-        completed = [sequence for sequence, _ in chosen if sequence.remaining == 0]
+        admissions: list[Admission] = [Admission(slot_of(s), s.request) for s in admitted] if admitted else []
+        chunks: list[Chunk] = []
+        completed: list[Sequence] = []
+        if chosen:
+            chunks = [Chunk(slot_of(s), s.feed(count, self._step), s.remaining == 0) for s, count in chosen]
+            completed = [sequence for sequence, _ in chosen if sequence.remaining == 0]
         others = guided + completed if guided else completed
         allowed = {slot_of(s): s.mask for s in others if s.mask is not None} if others else None
-        plan = StepPlan(self._step, [Admission(slot_of(s), s.request) for s in admitted], decode, chunks, allowed)
+        plan = StepPlan(self._step, admissions, decode, chunks, allowed)
         last = self._count_planned(group, others)
-        self._flights[self._step] = _Flight(group, guided, [s for s, _ in chosen], completed, admitted, not (chosen or admitted or last))
+        fed = [sequence for sequence, _ in chosen] if chosen else []
+        self._flights[self._step] = _Flight(group, guided, fed, completed, admitted, not (chosen or admitted or last))
         self._step += 1
         return plan
 
