@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import Any
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, TypeVar
 
 import anyio
 from fastapi import APIRouter
@@ -22,8 +22,9 @@ from host_stub.state import HostState
 from host_stub.template import chat_prompt, check_messages, turn_stops
 
 router = APIRouter(tags=["Completions"])
+T = TypeVar("T")
 
-# Tokenising a longer prompt on the event loop would hold up every other request, and so would compiling a schema.
+# Reading or tokenising a longer prompt on the event loop would hold up every other request, and so would compiling a schema.
 LONG_PROMPT = 65536
 
 
@@ -31,18 +32,22 @@ LONG_PROMPT = 65536
 @router.post("/chat/completions", responses={**streamed(schemas.CHAT_ANSWER, schemas.CHAT_EVENTS), **errors(429, 503)})
 async def chat_completions(body: ChatCompletionBody, request: Request) -> Response:
     state, model = loaded_model(request)
-    messages = check_messages(body.messages)
     if (body.model_extra or {}).get("echo") not in (None, False):
         raise ApiError(400, "echo is not supported in a chat", param="echo", code="unsupported_parameter")
-    tools.chosen_tools(body)
     user, bot = body.user_name or model.user, body.assistant_name or model.bot
-    prompt = chat_prompt(body, messages, user, bot, model.interface)
-    use = None
-    if speaks_rwkv(model):
-        use = tools.tool_use(body, messages, request.app.state.tool_memory)
-        prompt = use.prompt(prompt, model.interface) if use else prompt
-    elif body.tools:
-        raise ApiError(400, "tools are not supported by this model", param="tools", code="unsupported_parameter")
+
+    def prepare() -> tuple[list[dict[str, Any]], str, tools.ToolUse | None]:
+        messages = check_messages(body.messages)
+        tools.chosen_tools(body)
+        prompt = chat_prompt(body, messages, user, bot, model.interface)
+        if speaks_rwkv(model):
+            use = tools.tool_use(body, messages, request.app.state.tool_memory)
+            return messages, use.prompt(prompt, model.interface) if use else prompt, use
+        if body.tools:
+            raise ApiError(400, "tools are not supported by this model", param="tools", code="unsupported_parameter")
+        return messages, prompt, None
+
+    messages, prompt, use = await _off_the_loop(request, prepare)
     stop = bodies.stops(body.stop)
     if "stop" not in body.model_fields_set and speaks_rwkv(model):
         stop = list(DEFAULT_STOPS)
@@ -54,8 +59,15 @@ async def chat_completions(body: ChatCompletionBody, request: Request) -> Respon
 @router.post("/completions", responses={**streamed(schemas.TEXT_ANSWER, schemas.TEXT_EVENTS), **errors(429, 503)})
 async def completions(body: CompletionBody, request: Request) -> Response:
     state, model = loaded_model(request)
-    source = await start(state, model, request, body, bodies.prompts(body.prompt), bodies.stops(body.stop))
+    prompt = await _off_the_loop(request, lambda: bodies.prompts(body.prompt))
+    source = await start(state, model, request, body, prompt, bodies.stops(body.stop))
     return await _answer(request, body, source, None)
+
+
+async def _off_the_loop(request: Request, work: Callable[[], T]) -> T:
+    """Do ``work`` at once, or in a thread when the body is so large that others would feel it: a chat of 20,000 messages, say."""
+    large = len(await request.body()) > LONG_PROMPT
+    return await anyio.to_thread.run_sync(work) if large else work()
 
 
 def speaks_rwkv(model: Any) -> bool:
