@@ -24,13 +24,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def random_model(models: Path) -> Path:
-    return tiny.write(models / "random.pth", tiny.random_checkpoint())
+    return tiny.write(models / "random.pth", tiny.random_checkpoint(width=64))
 
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[LiveHost]:
     """The stub host with this plugin, in this process; a strategy may name another executor."""
-    with LiveHost(("albatross", hooks), ("executor", ChosenExecutor())) as running:
+    with pytest.MonkeyPatch.context() as patch, LiveHost(("albatross", hooks), ("executor", ChosenExecutor())) as running:
+        # Hundreds of lone requests: none of them waits for a sibling.
+        patch.setenv("ALBATROSS_GATHER_MS", "0")
         yield running
 
 

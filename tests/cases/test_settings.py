@@ -51,7 +51,7 @@ def test_r15_every_saved_setting_counts(host_with_settings: LiveHost, tmp_path: 
     assert len({say(host, top_p=1)["choices"][0]["text"] for _ in range(3)}) == 3
     save(host, max_tokens=500)
     generator = torch.Generator().manual_seed(1)
-    torch.save({f"blocks.{i}.att.time_state": torch.randn(2, 64, 64, generator=generator) for i in range(2)}, tmp_path / "tuned.pth")
+    torch.save({f"blocks.{i}.att.time_state": torch.randn(1, 64, 64, generator=generator) for i in range(2)}, tmp_path / "tuned.pth")
     save(host, state=str(tmp_path / "tuned.pth"))
     assert text(host) == text(host) != plain
     save(host, state="")
@@ -71,7 +71,7 @@ def test_r33_what_was_served_before_changes_no_answer(host_with_settings: LiveHo
     host = host_with_settings
     source = random.Random(3)
     longest = [source.randrange(1, 65000) for _ in range(40)]
-    prompts = [longest[:size] for size in (1, 2, 15, 16, 17, 32, 39, 40)] + [longest[:16] + [5], [7, *longest[:16]]]
+    prompts = [longest[:size] for size in (1, 2, 15, 16, 17, 40)] + [longest[:16] + [5], [7, *longest[:16]]]
     fresh = {json.dumps(prompt): text(host, prompt=prompt) for prompt in prompts}
     for prompt in [*prompts, *prompts[::-1], *source.sample(prompts, len(prompts))]:
         assert text(host, prompt=prompt) == fresh[json.dumps(prompt)]

@@ -87,20 +87,6 @@ def test_seed_repeats_and_choices_differ(random_host: StubHost) -> None:
     assert ask(random_host, **{**options, "seed": 8}).json()["choices"][0]["text"] == first[1], "choice i uses seed + i"
 
 
-@pytest.mark.parametrize("greedy", [{"temperature": 0}, {"temperature": 1.5, "top_k": 1}, {"temperature": 1.5, "top_p": 0}])
-def test_smp_1_greedy_in_three_ways(random_host: StubHost, greedy: dict[str, Any]) -> None:
-    reference = ask(random_host, temperature=0, max_tokens=8, frequency_penalty=0, ignore_eos=True).json()["choices"][0]["text"]
-    for _ in range(3):
-        assert ask(random_host, max_tokens=8, frequency_penalty=0, ignore_eos=True, **greedy).json()["choices"][0]["text"] == reference
-
-
-@pytest.mark.parametrize("prompt", ["", [""], [], None, ["", ""], [[]]])
-def test_sch_2_empty_prompts(load: Load, prompt: Any) -> None:
-    host = load([START, 1097, 47])
-    assert ask(host, prompt=prompt).status_code == 200
-    assert ask(host).json()["choices"][0]["text"] == "Hi."
-
-
 def test_r15_saved_configuration_counts(load: Load) -> None:
     host = load([START, 1097, 47, 40640, 33944])
     try:
