@@ -45,17 +45,24 @@ SCHEMA = {
 }
 
 
+Moment = tuple[float, float]
+
+
+def now() -> Moment:
+    return time.perf_counter(), time.process_time()
+
+
 class Failure(RuntimeError):
     """A request failed, or a text is not what it has to be."""
 
 
 @dataclass
 class Text:
-    """One request, read to its end. Times are seconds of ``time.perf_counter``."""
+    """One request, read to its end. Moments are (seconds of the clock, of the process's processor time)."""
 
     tokens: list[int] = field(default_factory=list)
-    first: float = 0.0
-    ended: float = 0.0
+    first: Moment | None = None
+    ended: Moment = (0.0, 0.0)
     reason: FinishReason | None = None
 
 
@@ -76,10 +83,10 @@ class Bench:
         text = Text()
         try:
             while events := await completion.next_events():
-                now = time.perf_counter()
+                moment = now()
                 for _, event in events:
                     if isinstance(event, NewTokens):
-                        text.first = text.first or now
+                        text.first = text.first or moment
                         text.tokens += event.token_ids
                     elif isinstance(event, Failed):
                         raise Failure(event.message)
@@ -87,7 +94,7 @@ class Bench:
                         text.reason = event.reason
         finally:
             completion.abort()
-        text.ended = time.perf_counter()
+        text.ended = now()
         return text
 
     async def neighbour(self, bound: bool) -> None:
@@ -104,8 +111,8 @@ class Bench:
                         raise Failure(f"a bound text does not fit its schema: {value!r}")
                     self.bound_texts += 1
 
-    async def run(self, kind: str) -> tuple[float, list[list[int]]]:
-        """(seconds for each step of the free requests, their tokens)."""
+    async def run(self, kind: str) -> tuple[Moment, list[list[int]]]:
+        """(seconds for each step of the free requests, by the clock and of processor time; their tokens)."""
         beside = None if kind == KINDS[0] else asyncio.create_task(self.neighbour(kind == KINDS[2]))
         tasks = [asyncio.create_task(self.ask(number, self._new)) for number in range(self._free)]
         try:
@@ -115,8 +122,9 @@ class Bench:
                 if beside.done():
                     beside.result()
                 beside.cancel()
-        begin = max(text.first for text in texts)
-        return (min(text.ended for text in texts) - begin) / (self._new - 1), [text.tokens for text in texts]
+        begin, end = max(text.first or text.ended for text in texts), min(text.ended for text in texts)
+        steps = self._new - 1
+        return ((end[0] - begin[0]) / steps, (end[1] - begin[1]) / steps), [text.tokens for text in texts]
 
 
 async def run(options: argparse.Namespace, log: Log) -> int:
@@ -133,7 +141,7 @@ async def run(options: argparse.Namespace, log: Log) -> int:
         threads=options.threads,
         pass_tokens=config.pass_budget,
     )
-    seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    seconds: dict[str, list[Moment]] = {kind: [] for kind in KINDS}
     wanted: list[list[int]] = []
     same = True
     async with EngineRunner(spec, options.device) as engine:
@@ -145,17 +153,20 @@ async def run(options: argparse.Namespace, log: Log) -> int:
                 wanted = wanted or tokens
                 same = same and tokens == wanted
                 seconds[kind].append(step)
-                log.line(f"round {turn + 1}  {kind}: {1e3 * step:.3f} ms a step")
-    ratios = {
-        kind: median(b / a for a, b in zip(seconds[kind], seconds[KINDS[2]], strict=True)) for kind in KINDS[:2]
-    }  # within rounds, so that a machine that changes its pace does no harm
-    rows = [[kind, f"{1e3 * median(seconds[kind]):.3f}", "" if kind == KINDS[2] else f"{ratios[kind]:.3f}"] for kind in KINDS]
+                log.line(f"round {turn + 1}  {kind}: {1e3 * step[0]:.3f} ms a step, {1e3 * step[1]:.3f} ms of processor time")
+    clock, rows = {}, []
+    for kind in KINDS:
+        # Within rounds, so that a machine that changes its pace does no harm.
+        pairs = list(zip(seconds[KINDS[2]], seconds[kind], strict=True))
+        clock[kind], processor = (median(bound[i] / other[i] for bound, other in pairs) for i in (0, 1))
+        figures = [f"{1e3 * median(step[i] for step in seconds[kind]):.3f}" for i in (0, 1)]
+        rows.append([kind, *figures, *(["", ""] if kind == KINDS[2] else [f"{clock[kind]:.3f}", f"{processor:.3f}"])])
+    heads = (f"{options.free} free requests", "step, ms", "processor, ms", "bound neighbour over this", "of processor time")
     log.summary(
-        table((f"{options.free} free requests", "step, ms", "bound neighbour over this"), rows)
-        + f"\n\nThe free texts were {'the same in all runs' if same else 'NOT the same in all runs'}. "
+        table(heads, rows) + f"\n\nThe free texts were {'the same in all runs' if same else 'NOT the same in all runs'}. "
         f"The bound neighbours had {bench.bound_tokens} tokens; {bench.bound_texts} of their texts were complete, and fit the schema."
     )
-    return 0 if ratios[KINDS[1]] <= 1 + options.allow and same and bench.bound_texts else 2
+    return 0 if clock[KINDS[1]] <= 1 + options.allow and same and bench.bound_texts else 2
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
