@@ -28,14 +28,13 @@ from albatross_plugin.bench.soak_process import Holdings, at_rest, leaks
 
 MODULE = "albatross_plugin.bench.soak_streams"
 PATH = "/v1/completions"
-PROMPTS = 40
 PATIENCE_SECONDS = 600.0
 HEADROOM = 256
 
 
 def body(number: int, max_tokens: int, stream: bool) -> dict[str, Any]:
-    """Prompts of many lengths, greedily answered, so that the text is the same whoever runs beside it."""
-    prompt = f"Stream {number % PROMPTS}: " + "sea " * (number % PROMPTS)
+    """Prompts of different lengths, greedily answered, so that the text is the same whoever runs beside it."""
+    prompt = f"Stream {number}: " + "sea " * number
     return {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": stream}
 
 
@@ -54,9 +53,9 @@ def allow_files(wanted: int) -> None:
 
 async def measure(host: Host, options: argparse.Namespace, log: Log) -> tuple[list[str], dict[str, Any]]:
     wanted = []
-    for number in range(PROMPTS):
+    for number in range(options.prompts):
         wanted.append((await generate(host.endpoint, PATH, body(number, options.max_tokens, False))).text)
-    log.line(f"{PROMPTS} prompts, {len(set(wanted))} different texts of {options.max_tokens} tokens")
+    log.line(f"{options.prompts} prompts, {len(set(wanted))} different texts of {options.max_tokens} tokens")
     start = await at_rest(host)
     log.line(f"before: {start.holdings}")
     most = start.holdings
@@ -70,8 +69,8 @@ async def measure(host: Host, options: argparse.Namespace, log: Log) -> tuple[li
             await asyncio.sleep(0.05)
 
     watcher = asyncio.create_task(watch())
-    calls = [generate(host.endpoint, PATH, body(number, options.max_tokens, True), PATIENCE_SECONDS) for number in range(options.streams)]
-    done = await asyncio.gather(*calls)
+    bodies = [body(number % options.prompts, options.max_tokens, True) for number in range(options.streams)]
+    done = await asyncio.gather(*(generate(host.endpoint, PATH, each, PATIENCE_SECONDS) for each in bodies))
     running = False
     await watcher
     end = await at_rest(host, start)
@@ -79,7 +78,9 @@ async def measure(host: Host, options: argparse.Namespace, log: Log) -> tuple[li
     log.line(f"after: {end.holdings}")
     found = leaks(start, end, end, 0.0)
     found += [f"stream {i}: {each.status} {each.error}" for i, each in enumerate(done) if not each.ok and each.status != 429]
-    found += [f"mixed text in stream {i}: {each.text!r}" for i, each in enumerate(done) if each.ok and each.text != wanted[i % PROMPTS]]
+    found += [
+        f"mixed text in stream {i}: {each.text!r}" for i, each in enumerate(done) if each.ok and each.text != wanted[i % options.prompts]
+    ]
     statuses = Counter(each.status for each in done)
     surplus = max(0, options.streams - options.batch - options.queue)
     if surplus and min(each.ended for each in done if each.ok) < max(each.ended for each in done if each.status == 429):
@@ -131,6 +132,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     add("--queue", type=int, default=4096, help="places in the queue (default: %(default)s)")
     add("--files", type=int, default=1024, help="files that the server may open (default: %(default)s)")
     add("--max-tokens", type=int, default=16, help="tokens of each answer (default: %(default)s)")
+    add("--prompts", type=int, default=40, help="different prompts among them (default: %(default)s)")
     add("--cache", type=Path, help="folder for the checkpoint (default: the user's cache folder)")
     add("--json", type=Path, help="write the figures to this file")
     add("--log", type=Path, help="write the log to this file too")
