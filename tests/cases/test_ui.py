@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -19,36 +18,6 @@ from host_stub.demo_streams import Stream, run_all
 Load = Callable[..., LiveHost]
 TORCH = "albatross_plugin.model.executor:TorchExecutor"
 GREEDY = {"temperature": 0, "max_tokens": 6, "ignore_eos": True}
-
-
-async def read(client: httpx.AsyncClient, body: dict[str, Any]) -> str | int:
-    """The text of a stream that a strict reader takes, or the status of a refusal."""
-    async with client.stream("POST", "/v1/completions", json={**GREEDY, **body, "stream": True}) as response:
-        if response.status_code != 200:
-            assert int(response.headers["retry-after"]) >= 1
-            return response.status_code
-        reader = SseReader()
-        async for data in response.aiter_raw():
-            reader.feed(data)
-        reader.close()
-        return parse(reader.events, chat=False, usage=False, marks=True).choices[0].text
-
-
-async def at_once(url: str, bodies: list[dict[str, Any]]) -> list[str | int]:
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
-        return await asyncio.gather(*(read(client, body) for body in bodies))
-
-
-def test_ui_1_many_streams_at_once_end_whole_and_unmixed(load: Load, random_model: Path) -> None:
-    host = load(random_model, chosen_executor.strategy(TORCH, 16))
-    prompts = [[1000 + number, 7] for number in range(12)]
-    alone = [host.client.post("/v1/completions", json={**GREEDY, "prompt": prompt}).json()["choices"][0]["text"] for prompt in prompts]
-    assert len(set(alone)) == len(alone)
-    texts = asyncio.run(at_once(host.url, [{"prompt": prompt} for prompt in prompts * 8]))
-    assert texts == alone * 8
-    engine = host.status()["albatross"]
-    assert engine["slots"]["active"] == engine["queue"]["length"] == 0
 
 
 def test_ui_1_a_batch_of_32_needs_one_connection_and_other_calls_go_on(load: Load, random_model: Path) -> None:
