@@ -153,6 +153,16 @@ def test_streamed_text_equals_the_reference(data: st.DataObject, table: list[byt
         assert "".join(run([b"".join(table[i] for i in ids)], [0], stops)[0]) == text
 
 
+@settings(max_examples=300, deadline=None)
+@given(data=st.one_of(st.binary(max_size=60), st.text(max_size=20).map(str.encode)), cuts=st.lists(st.integers(0, 60), max_size=8))
+def test_any_bytes_however_they_are_split_read_as_one_text(data: bytes, cuts: list[int]) -> None:
+    """As decoding all of them at once; only an unfinished character at the end is left out."""
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    tokens = [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    pieces, _ = run(tokens, range(len(tokens)))
+    assert "".join(pieces) == codecs.getincrementaldecoder("utf-8")("replace").decode(data)
+
+
 @settings(max_examples=100, deadline=None)
 @given(table=TOKEN_TABLES, stops=st.lists(st.text(SYMBOLS, min_size=1, max_size=6), max_size=5), data=st.data())
 def test_only_possible_starts_of_a_stop_are_held_back(table: list[bytes], stops: list[str], data: st.DataObject) -> None:

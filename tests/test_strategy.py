@@ -103,6 +103,34 @@ def test_of_a_setting_given_twice_the_later_counts(caplog: pytest.LogCaptureFixt
     assert parsed.batch_size == 2 and warnings == []
 
 
+KEYS = {
+    **dict.fromkeys(("workers", "worker", "worker_num"), "worker_num"),
+    **dict.fromkeys(("batch", "batch_size"), "batch_size"),
+    "device": "device",
+}
+COUNTS = st.integers(1, 10**30)
+
+
+@st.composite
+def spelled(draw: st.DrawFn, word: str) -> str:
+    """``word`` with each letter in either case."""
+    return "".join(letter.upper() if draw(st.booleans()) else letter for letter in word)
+
+
+@given(data=st.data(), space=st.text(" \t\n\u3000", min_size=1, max_size=3))
+def test_req_58_to_62_every_key_and_name_in_any_case(data: st.DataObject, space: str) -> None:
+    name = data.draw(st.sampled_from(["albatross", "chirrup"]).flatmap(spelled))
+    keys = data.draw(st.lists(st.sampled_from(sorted(KEYS)), unique_by=KEYS.__getitem__))
+    parts, wanted = [name], {}
+    for key in keys:
+        value = data.draw(st.sampled_from(["cpu", "cuda"]) if key == "device" else COUNTS)
+        parts.append(f"{data.draw(spelled(key))}={data.draw(spelled(str(value)))}")
+        wanted[KEYS[key]] = value
+    text = space.join(parts)
+    assert is_albatross_strategy(space + text)
+    assert parse_albatross_strategy(text) == AlbatrossStrategy(**wanted)
+
+
 @given(text=st.text(max_size=40))
 def test_no_string_makes_the_parser_raise(text: str) -> None:
     parsed = parse_albatross_strategy("albatross " + text)
