@@ -60,8 +60,9 @@ def main(arguments: Sequence[str] | None = None, plugins: Plugins | None = None)
 
     from host_stub.app import create_app
     from host_stub.guard import Rules
-    from host_stub.server import Server, end_process
+    from host_stub.server import Server, end_process, raise_file_limit
 
+    raise_file_limit()
     preload = None
     if options.model:
         preload = {"model": options.model, "strategy": options.strategy, "tokenizer": options.tokenizer, "deploy": options.deploy}

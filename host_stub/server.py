@@ -56,6 +56,20 @@ class Server(uvicorn.Server):
             threading.Thread(target=self._state.close, name="host-close", daemon=True).start()
 
 
+def raise_file_limit() -> None:
+    """Let this process open as many files as the system allows it: every connection is one, and the usual limit is meant for programs."""
+    try:
+        import resource
+    except ImportError:
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):
+        # macOS says "no limit" and allows less.
+        logger.debug("the limit of open files stays as it was", exc_info=True)
+
+
 def end_process(code: int, seconds: float = JOIN_SECONDS) -> int:
     """``code`` when nothing keeps the interpreter from ending; otherwise the process ends here and now with it."""
     deadline = time.monotonic() + seconds

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fresh import run_python
 from stub import StubHost
 
 from host_stub.__main__ import parse_arguments
@@ -44,6 +45,20 @@ def test_passive_waiting_is_set_before_torch() -> None:
     environ = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True, env=environ)
     assert done.stdout.split() == ["passive", "False"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such limit")
+def test_ui_1_as_many_files_as_the_system_allows(tmp_path: Path) -> None:
+    code = """if True:
+        import resource
+        from host_stub.server import raise_file_limit
+        hard = min(600, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard - 100, hard))
+        raise_file_limit()
+        raise_file_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    """
+    run_python(code, tmp_path)
 
 
 def test_a_taken_port_is_one_line() -> None:
