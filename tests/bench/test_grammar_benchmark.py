@@ -26,7 +26,7 @@ def measure(model: Path, folder: Path, *words: str) -> tuple[int, str]:
 
 
 def test_free_texts_stay_the_same_and_bound_ones_fit(model: Path, tmp_path: Path) -> None:
-    status, log = measure(model, tmp_path, "--rounds", "1", "--free", "3", "--allow", "100")
+    status, log = measure(model, tmp_path, "--rounds", "1", "--free", "3", "--new-tokens", "96", "--allow", "100")
     assert status == 0 and "the same in all runs" in log and "NOT" not in log
     assert re.search(r"had \d\d+ tokens; [1-9]\d* of their texts were complete", log)
     assert len(re.findall(r"^round 1  (alone|free neighbour|bound neighbour): ", log, re.MULTILINE)) == 3
