@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import itertools
 import time
 from collections.abc import Sequence
 
@@ -158,7 +159,7 @@ def test_streamed_text_equals_the_reference(data: st.DataObject, table: list[byt
 def test_any_bytes_however_they_are_split_read_as_one_text(data: bytes, cuts: list[int]) -> None:
     """As decoding all of them at once; only an unfinished character at the end is left out."""
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    tokens = [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    tokens = [data[start:end] for start, end in itertools.pairwise(edges)]
     pieces, _ = run(tokens, range(len(tokens)))
     assert "".join(pieces) == codecs.getincrementaldecoder("utf-8")("replace").decode(data)
 

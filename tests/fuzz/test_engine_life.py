@@ -139,4 +139,4 @@ TestEngineLife = EngineLife.TestCase
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_thousands_of_engine_lives() -> None:
-    run_state_machine_as_test(EngineLife, settings=settings(max_examples=2000, stateful_step_count=40, deadline=None, database=None))
+    run_state_machine_as_test(EngineLife, settings=settings(max_examples=500, stateful_step_count=40, deadline=None, database=None))
