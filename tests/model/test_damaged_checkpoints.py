@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -20,8 +21,9 @@ import torch
 from model import damage
 from stub import StubHost
 
+from albatross_plugin.adapter import AlbatrossRWKV
 from albatross_plugin.engine.step import WorkerSpec
-from albatross_plugin.errors import CheckpointError
+from albatross_plugin.errors import CheckpointError, EngineInitError
 from albatross_plugin.model.archive import Checksums
 from albatross_plugin.model.checkpoint import open_checkpoint
 from albatross_plugin.model.executor import TorchExecutor
@@ -52,7 +54,7 @@ class Door:
     def refusal(self, path: Path | str, strategy: str = STRATEGY) -> str:
         """The reason for which a model is refused. Checks that the host says it quickly, in one line, and is Offline then."""
         began, lines = time.monotonic(), len(self.host.log)
-        answer = self.host.switch(path, strategy, tokenizer=str(self.folder / "small.txt") if strategy == STRATEGY else None)
+        answer = self.host.switch(path, strategy, tokenizer=None if strategy == "cpu fp32" else str(self.folder / "small.txt"))
         assert answer.status_code == 500, answer.text
         assert time.monotonic() - began < SECONDS
         data = answer.json()
@@ -239,3 +241,26 @@ def test_a_load_that_is_called_off_does_not_wait_for_checksums(tmp_path: Path) -
             if wanted is not called_off:
                 called_off()
     assert not [thread for thread in threading.enumerate() if thread.name == "albatross-checksums"]
+
+
+# --- what a strategy asks for ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [10**8, 10**30])
+def test_str_1_r12_a_batch_that_does_not_fit_is_refused_before_the_weights_are_read(batch: int, door: Door, tmp_path: Path) -> None:
+    # These weights would be refused if anybody looked at them.
+    (tmp_path / "model.pth").write_bytes(WRONG["NaN in the table"][0])
+    answer = door.host.switch(tmp_path / "model.pth", f"albatross device=cpu batch={batch}", tokenizer=str(door.folder / "small.txt"))
+    assert answer.status_code == 500 and door.host.status()["status"] == 0
+    assert re.search(rf"batch={batch} needs .* beside 0\.0 GiB of weights, .*; batch=\d+ would fit", answer.json()["detail"])
+    assert door.load_good()
+
+
+def test_str_3_r13_more_workers_than_there_is_room_for_are_refused_at_once(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "choose workers=" in door.refusal(door.folder / "good.pth", "albatross device=cpu workers=1000")
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.version, "hip", None, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(EngineInitError, match="workers=2 needs 2 GPUs, one each, but 1 can be used. Choose workers=1"):
+        AlbatrossRWKV(str(door.folder / "good.pth"), 2, 4, str(door.folder / "small.txt"), device="cuda")
