@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from albatross_plugin.detokenizer import Detokenizer
 from albatross_plugin.engine.core import AsyncEngineCompletion, Delivery, NewTokens
@@ -22,7 +23,7 @@ class Piece:
     text: str
     tokens: int
     finish_reason: FinishReason | None = None
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    logprobs: Sequence[TokenLogprobs] = ()
     prompt_logprobs: Sequence[TokenLogprobs] = ()
 
 
@@ -52,13 +53,16 @@ class _Choice:
         """One piece for all of the tokens, up to the one that completes a stop."""
         token_ids = event.token_ids
         # The engine samples nothing after an end token.
-        text, taken = self._detokenizer.push_all(token_ids[:-1] if token_ids[-1] in self._ends else token_ids)
+        if len(token_ids) == 1:
+            text, taken = "" if token_ids[0] in self._ends else self._detokenizer.push(token_ids[0]), 1
+        else:
+            text, taken = self._detokenizer.push_all(token_ids[:-1] if token_ids[-1] in self._ends else token_ids)
         if not self._detokenizer.stopped:
             self.tokens += len(token_ids)
-            return Piece(self.index, text, self.tokens, None, event.logprobs or [])
+            return Piece(self.index, text, self.tokens, None, event.logprobs or ())
         self.done = True
         self.tokens += taken
-        return Piece(self.index, text, self.tokens, FinishReason.STOP, (event.logprobs or [])[:taken])
+        return Piece(self.index, text, self.tokens, FinishReason.STOP, (event.logprobs or ())[:taken])
 
     @property
     def detokenizer(self) -> Detokenizer:
@@ -114,11 +118,23 @@ class AlbatrossCompletion:
 
         Each token makes a piece of its own; where ``merge_from`` or more of one choice have gathered, they make one together.
         """
+        while (news := self.ready(merge_from)) is None:
+            await self.arrival()
+        return news
+
+    def ready(self, merge_from: int | None = None) -> list[Piece] | None:
+        """What ``pieces`` would give without waiting; None where it would wait: then await ``arrival()``, and ask again."""
         while self._open:
-            news = self._digest(await self._source.next_events(), merge_from)
+            if not self._source.has_news:
+                return None
+            news = self._digest(self._source.take(), merge_from)
             if news:
                 return news
         return self._end()
+
+    def arrival(self) -> asyncio.Future[None]:
+        """Done when it may be worth asking ``ready`` again."""
+        return self._source.arrival()
 
     def pieces_sync(self, timeout: float | None = None) -> list[Piece]:
         """As ``pieces``, blocking. Raises TimeoutError after ``timeout`` seconds without an event."""

@@ -71,14 +71,27 @@ class AsyncEngineCompletion:
         """
         if self.loop is None or asyncio.get_running_loop() is not self.loop:
             raise RuntimeError("this completion belongs to another event loop, or is read synchronously")
-        if not self._buffer and self._open:
-            if self._waiter is not None:
-                raise RuntimeError("this completion is already being read")
-            self._waiter = self.loop.create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+        if not self.has_news:
+            await self.arrival()
+        return self.take()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether ``take`` has something to give, or will never have again."""
+        return bool(self._buffer) or not self._open
+
+    def arrival(self) -> asyncio.Future[None]:
+        """Done when there is news. To be awaited at once by the one task that reads, when ``has_news`` is false."""
+        if self.loop is None:
+            raise RuntimeError("this completion is read synchronously")
+        if self._waiter is not None and not self._waiter.done():
+            raise RuntimeError("this completion is already being read")
+        self._waiter = self.loop.create_future()
+        return self._waiter
+
+    def take(self) -> list[Delivery]:
+        """All deliveries that are there, on ``loop``."""
+        self._waiter = None
         events, self._buffer = self._buffer, []
         self._growing = [None] * len(self.request_ids)
         return events
@@ -133,11 +146,13 @@ def deliver(
 ) -> None:
     """One token for each of these requests, on the loop of their readers. Runs once per token, so it does without calls."""
     numbers = repeat(None) if logprobs is None else logprobs
+    # Delivery(index, event) would be a call of a function in Python, which makes the tuple in this way too.
+    new = tuple.__new__
     for completion, index, token, entry in zip(completions, indexes, tokens, numbers):  # noqa: B905
         growing = completion._growing[index]
         if growing is None:
             growing = completion._growing[index] = NewTokens([token], None if entry is None else [entry])
-            completion._buffer.append(Delivery(index, growing))
+            completion._buffer.append(new(Delivery, (index, growing)))
         else:
             growing.token_ids.append(token)
             if growing.logprobs is not None and entry is not None:

@@ -117,7 +117,15 @@ class _Call:
         """The chunks of a stream, those that are ready at one time together."""
         async with self._attended():
             try:
-                while pieces := await self._news():
+                # Not through a coroutine of its own: this is what happens for each token of each stream.
+                while (pieces := self.completion.ready(self.merge_from)) != []:
+                    if pieces is None:
+                        now = self.clock()
+                        await self.completion.arrival()
+                        self.profile.completion_wait_ns += self.clock() - now
+                        continue
+                    if self.completion.completion_tokens >= self.next_check:
+                        await self._check_in_turn()
                     now = self.clock()
                     chunks = self._chunks(pieces)
                     self.profile.json_dump_ns += self.clock() - now
@@ -154,14 +162,18 @@ class _Call:
             yield answer
 
     async def _news(self) -> list[Piece]:
-        """Wait for news; empty when every choice has ended. A client found gone at a check ends the call."""
+        """Wait for news; empty when every choice has ended."""
         now = self.clock()
         pieces = await self.completion.pieces(self.merge_from)
         self.profile.completion_wait_ns += self.clock() - now
         if pieces and self.completion.completion_tokens >= self.next_check:
-            self.next_check = self.completion.completion_tokens + self.interval
-            await self._check_client()
+            await self._check_in_turn()
         return pieces
+
+    async def _check_in_turn(self) -> None:
+        """As often as the setting says: a client found gone ends the call."""
+        self.next_check = self.completion.completion_tokens + self.interval
+        await self._check_client()
 
     async def _check_client(self) -> None:
         if self.request is None:
