@@ -76,10 +76,10 @@ def error(found: Tensor, wanted: Tensor) -> float:
 
 def check(op: str, products: Products) -> None:
     found = products.run(op)
-    # Rounding to half alone gives about 2e-4.
-    limit = 4e-4 if found[0].dtype == torch.float16 else 3e-5
     for i, (out, wanted) in enumerate(zip(found, products.wanted(), strict=True)):
-        assert error(out, wanted) < limit, f"group {i}"
+        # Rounding to half alone gives about 2e-4, but for a single number up to 2^-11.
+        half_limit = 4e-4 if out.numel() > 64 else 5.2e-4
+        assert error(out, wanted) < (half_limit if out.dtype == torch.float16 else 3e-5), f"group {i}"
     again = products.run(op)
     assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
 
