@@ -138,5 +138,5 @@ TestEngineLife = EngineLife.TestCase
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_thousands_of_engine_lives() -> None:
+def test_hundreds_of_engine_lives() -> None:
     run_state_machine_as_test(EngineLife, settings=settings(max_examples=500, stateful_step_count=40, deadline=None, database=None))
