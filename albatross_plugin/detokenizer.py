@@ -108,7 +108,10 @@ class Detokenizer:
         """Take one token; the text that can be sent now. After a stop was completed ``stopped`` is True and nothing comes."""
         if self.stopped or token_id >= len(self._token_bytes):
             return ""
-        text = self._decode(self._token_bytes[token_id])
+        raw = self._token_bytes[token_id]
+        text = None if self._partial else _whole(raw)
+        if text is None:
+            text = self._decode_apart(raw)
         if not self._active and (not self._starts or self._starts.keys().isdisjoint(text)):
             return text
         before = self._length
@@ -141,13 +144,6 @@ class Detokenizer:
             if self.stopped:
                 break
         return "".join(parts), at
-
-    def _decode(self, raw: bytes) -> str:
-        if not self._partial:
-            text = _whole(raw)
-            if text is not None:
-                return text
-        return self._decode_apart(raw)
 
     def _decode_apart(self, raw: bytes) -> str:
         """Without the cache, for bytes that may begin or end within a character, or come once."""

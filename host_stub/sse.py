@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import anyio
@@ -66,11 +66,11 @@ async def frames(source: Any) -> AsyncIterator[bytes]:
         yield frame([error_event(error)])
 
 
-def frame(chunks: Iterable[Any]) -> bytes:
+def frame(chunks: Sequence[Any]) -> bytes:
     """One event per chunk."""
+    if len(chunks) == 1 and isinstance(chunks[0], str):
+        return f"data: {chunks[0]}\r\n\r\n".encode()
     texts = [chunk if isinstance(chunk, str) else dumps(chunk) for chunk in chunks]
-    if len(texts) == 1:
-        return f"data: {texts[0]}\r\n\r\n".encode()
     return ("data: " + "\r\n\r\ndata: ".join(texts) + "\r\n\r\n").encode()
 
 

@@ -69,6 +69,8 @@ class AnswerWriter:
     def text(self, index: int, text: str, logprobs: dict[str, Any] | None = None) -> str:
         """A chunk with new text of one choice; the first one of a chat choice names the role."""
         prefix = self._prefixes.get(index)
+        if prefix is not None and logprobs is None:
+            return prefix + quote(text) + self._suffix
         if prefix is None:
             start = f'{self._head},"choices":[{{"index":{index},'
             prefix = self._prefixes[index] = start + ('"delta":{"content":' if self.chat else '"text":')
