@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 REQUIREMENT_TEXT = "Albatross backend requires a CUDA-capable GPU and an RWKV-7 .pth model."
 INIT_PREFIX = "Albatross engine initialization failed: "
+
+# The desktop client of RWKV-Runner looks for these words in the reason of a failed load, and shows what to do in the user's language.
+NO_MEMORY = "not enough memory"
+NO_CUDA_BUILD = "not compiled with CUDA"
+DAMAGED = "invalid header or archive is corrupted"
+NO_DRIVER = "no NVIDIA driver"
+NO_CARD_MEMORY = "CUDA out of memory"
+NO_NINJA = "Ninja is required to load C++ extensions"
+CONVERTED = "re-convert the model"
+# What torch, Python and the systems say instead when memory ends.
+_MEMORY_ENDED = (
+    (re.compile(r"CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDA driver error: out of memory"), NO_CARD_MEMORY),
+    (
+        re.compile(r"^MemoryError\b|std::bad_alloc|DefaultCPUAllocator|[Cc]annot allocate memory|[Pp]aging file is too small|os error 1455|WinError 1455"),
+        NO_MEMORY,
+    ),
+)
 
 
 class RequestError(ValueError):
@@ -36,7 +54,16 @@ class EngineInitError(RuntimeError):
     """The engine could not be started; the text is the cause behind one fixed prefix."""
 
     def __init__(self, cause: str) -> None:
-        super().__init__(cause if cause.startswith(INIT_PREFIX) else INIT_PREFIX + cause)
+        super().__init__(cause if cause.startswith(INIT_PREFIX) else INIT_PREFIX + _in_known_words(cause))
+
+
+def _in_known_words(cause: str) -> str:
+    """``cause``, with the words for memory that ended in front of it where it says so in others."""
+    if NO_MEMORY not in cause and NO_CARD_MEMORY not in cause:
+        for said, words in _MEMORY_ENDED:
+            if said.search(cause):
+                return f"{words}: {cause}"
+    return cause
 
 
 class EngineInitTimeout(TimeoutError):

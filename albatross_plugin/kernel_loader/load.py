@@ -8,7 +8,7 @@ from pathlib import Path
 
 import albatross_plugin
 from albatross_plugin.config import EngineConfig
-from albatross_plugin.errors import DeviceError
+from albatross_plugin.errors import NO_CUDA_BUILD, DeviceError
 from albatross_plugin.kernel_loader.build import Job, build, cache_root
 from albatross_plugin.kernel_loader.context import KernelContext, TorchFacts, arch_of, card_arch, context_for, torch_facts
 from albatross_plugin.kernel_loader.manifest import Entry, find_prebuilt
@@ -110,5 +110,5 @@ def cuda_torch_facts() -> TorchFacts:
     """The facts for a build by hand. Raises DeviceError when this torch has no CUDA."""
     facts = torch_facts()
     if facts.cuda is None:
-        raise DeviceError(f"PyTorch {facts.version} is not compiled with CUDA enabled; install a CUDA build of it to build kernels.")
+        raise DeviceError(f"PyTorch {facts.version} is {NO_CUDA_BUILD} enabled; install a CUDA build of it to build kernels.")
     return facts

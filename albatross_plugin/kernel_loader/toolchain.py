@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from albatross_plugin.errors import DeviceError
+from albatross_plugin.errors import NO_NINJA, DeviceError
 from albatross_plugin.kernel_loader.context import TorchFacts, number_of
 
 WINDOWS = sys.platform == "win32"
@@ -128,7 +128,7 @@ def _ninja_of_python() -> str | None:
 def _find_ninja(environ: Mapping[str, str], packaged: Callable[[], str | None]) -> str:
     found = shutil.which("ninja", path=environ.get("PATH", "")) or packaged()
     if found is None:
-        raise Missing("ninja is missing: pip install ninja")
+        raise Missing(f"ninja is missing: pip install ninja ({NO_NINJA})")
     return found
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from albatross_plugin.errors import CheckpointError
+from albatross_plugin.errors import DAMAGED, CheckpointError
 
 _PIECE = 1 << 20
 _ENCRYPTED = 1
@@ -36,7 +36,7 @@ def check_directory(path: Path) -> Counter[int]:
             raise CheckpointError(f"{path.name} was packed or encrypted by an archiver; unpack it, or save it again with torch.save")
     declared, there = sum(record.file_size for record in records), path.stat().st_size
     if declared > there:
-        raise CheckpointError(f"{path.name} declares records of {declared} bytes, but has {there} bytes")
+        raise CheckpointError(f"{path.name} declares records of {declared} bytes, but has {there} bytes ({DAMAGED})")
     return Counter(record.file_size for record in records)
 
 
@@ -78,7 +78,7 @@ class Checksums:
             for thread in self._threads:
                 thread.join()
         if kind is None and self._damaged is not None:
-            raise CheckpointError(f"{self._path.name} is damaged: {self._damaged}; copy or download it again")
+            raise CheckpointError(f"{self._path.name} is damaged ({DAMAGED}): {self._damaged}; copy or download it again")
 
     def _records(self) -> list[str]:
         """The largest first, so that no thread is left with one of them at the end; none when the file was saved without checksums."""

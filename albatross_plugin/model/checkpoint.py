@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from albatross_plugin.errors import CheckpointError
+from albatross_plugin.errors import CONVERTED, DAMAGED, NO_MEMORY, CheckpointError
 from albatross_plugin.model.archive import check_directory
 from albatross_plugin.model.spec import ModelSpec, read_spec
 
@@ -21,8 +21,6 @@ logger = logging.getLogger(__name__)
 
 # Before 2.6, weights_only could be made to run code (CVE-2025-32434).
 MINIMUM_TORCH = (2, 6)
-# Desktop clients look for these words and show a translated hint.
-DAMAGED = "invalid header or archive is corrupted"
 DAMAGED_FILE = f"damaged, incomplete or not a PyTorch file ({DAMAGED})"
 _CONVERTED = ("_strategy", "_version", "_rescale_layer")
 
@@ -40,7 +38,7 @@ def open_checkpoint(path: str | Path) -> tuple[ModelSpec, dict[str, Tensor]]:
     for key in _CONVERTED:
         if key in content:
             raise CheckpointError(
-                f"{path.name} was converted for one strategy (it has the key {key}); use the original file or re-convert the model"
+                f"{path.name} was converted for one strategy (it has the key {key}); use the original file or {CONVERTED}"
             )
     tensors = {}
     ignored = []
@@ -105,7 +103,7 @@ def _read(path: Path) -> tuple[object, Counter[int] | None]:
     except OSError as error:
         raise CheckpointError(f"{path.name} cannot be read: {error}") from error
     except MemoryError as error:
-        raise CheckpointError(f"not enough memory to read {path.name}") from error
+        raise CheckpointError(f"{NO_MEMORY} to read {path.name}") from error
     except Exception as error:
         # Damage shows up as anything from RuntimeError to EOFError, UnicodeDecodeError or KeyError.
         first_line = (str(error) or type(error).__name__).splitlines()[0][:200]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from albatross_plugin.errors import DeviceError
+from albatross_plugin.errors import NO_CARD_MEMORY, DeviceError
 from albatross_plugin.model.arena import arena_bytes
 from albatross_plugin.model.cuda_sampler import sampler_bytes
 from albatross_plugin.model.graphs import bucket_sizes, pass_sizes
@@ -55,7 +55,7 @@ def check_fits(spec: ModelSpec, weights: int, batch: int, pass_tokens: int, recu
     if not fits(1):
         one = need(spec, weights, 1, pass_tokens, recurrent, graphs)
         raise DeviceError(
-            f"{spec.name} needs {_gib(one.total)} of memory on the card ({_gib(weights)} for its weights), and {_gib(free)} is free. "
+            f"{spec.name} needs {_gib(one.total)} of memory on the card ({NO_CARD_MEMORY}): {_gib(weights)} for its weights, and {_gib(free)} is free. "
             "Choose a smaller model or ALBATROSS_PREFILL_BUDGET, or end what else uses the card."
         )
     low, high = 1, batch
@@ -63,7 +63,7 @@ def check_fits(spec: ModelSpec, weights: int, batch: int, pass_tokens: int, recu
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     raise DeviceError(
-        f"batch={batch} needs {_gib(asked.total)} of memory on the card (CUDA out of memory): {_gib(weights)} for weights and "
+        f"batch={batch} needs {_gib(asked.total)} of memory on the card ({NO_CARD_MEMORY}): {_gib(weights)} for weights and "
         f"{asked.slot / 2**20:.1f} MiB a slot, and {_gib(free)} is free. Choose batch={low} or fewer."
     )
 

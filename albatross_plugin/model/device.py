@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from albatross_plugin.errors import REQUIREMENT_TEXT, DeviceError
+from albatross_plugin.errors import NO_CUDA_BUILD, NO_DRIVER, REQUIREMENT_TEXT, DeviceError
 
 CPU_HINT = "To run without a card, add device=cpu to the strategy, for example: albatross device=cpu"
 # Workers on the CPU share its cores, so more of them than cores only wait for each other.
@@ -18,9 +18,9 @@ def cuda_problem() -> str | None:
     if getattr(torch.version, "hip", None):
         return f"PyTorch {torch.__version__} is a ROCm build, and ROCm has not been tested with this engine"
     if torch.version.cuda is None:
-        return f"PyTorch {torch.__version__} is not compiled with CUDA enabled"
+        return f"PyTorch {torch.__version__} is {NO_CUDA_BUILD} enabled"
     if not torch.cuda.is_available():
-        return f"PyTorch {torch.__version__} (CUDA {torch.version.cuda}) found no NVIDIA driver or no card"
+        return f"PyTorch {torch.__version__} (CUDA {torch.version.cuda}) found {NO_DRIVER} or no card"
     return None
 
 

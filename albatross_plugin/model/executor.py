@@ -17,7 +17,7 @@ from torch import Tensor
 from albatross_plugin.engine.messages import ModelInfo, TokenLogprobs
 from albatross_plugin.engine.request import Request
 from albatross_plugin.engine.step import Memory, StepPlan, StepResult, WorkerSpec
-from albatross_plugin.errors import DeviceError, RequestError
+from albatross_plugin.errors import NO_CARD_MEMORY, NO_MEMORY, DeviceError, RequestError
 from albatross_plugin.model.batch import PackedBatch, pack, time_major
 from albatross_plugin.model.rwkv7 import RWKV7
 from albatross_plugin.model.sampler import Sampled, Sampler, token_logprobs
@@ -203,7 +203,7 @@ def _check_memory(spec: ModelSpec, rows: int, device: torch.device, dtype: torch
     need = f"batch={rows - 1} needs {_gib(rows * per_slot)} GiB for its states"
     if to_load:
         need += f" beside {_gib(to_load)} GiB of weights"
-    where = "CUDA out of memory" if device.type == "cuda" else "not enough memory"
+    where = NO_CARD_MEMORY if device.type == "cuda" else NO_MEMORY
     advice = f"batch={fits} would fit" if fits else "not even batch=1 fits beside the weights"
     raise DeviceError(f"{where}: {need}, and {_gib(free)} GiB are free; {advice}")
 

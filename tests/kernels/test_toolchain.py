@@ -50,7 +50,7 @@ def test_a_script_on_path_leads_to_its_toolkit(tmp_path: Path, home: Path, facts
     ("missing", "said"),
     [
         ("c++", r"a C\+\+ compiler is missing: install g\+\+"),
-        ("ninja", "ninja is missing: pip install ninja"),
+        ("ninja", r"ninja is missing: pip install ninja \(Ninja is required to load C\+\+ extensions\)"),
     ],
 )
 def test_krn_2_a_missing_tool(tmp_path: Path, home: Path, facts: TorchFacts, missing: str, said: str) -> None:
