@@ -11,8 +11,11 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 from urllib.parse import urlsplit
+
+from albatross_plugin.bench.http_errors import broken, no_connection, refusal, unfinished
 
 
 class HttpError(Exception):
@@ -53,7 +56,7 @@ class Reply:
 
 @dataclass
 class Generation:
-    """One completion as the client saw it. Times are seconds of ``time.perf_counter``."""
+    """One completion as the client saw it. Times are seconds of ``time.perf_counter``; ``times``: when each piece of text came."""
 
     started: float = 0.0
     first: float | None = None
@@ -61,6 +64,7 @@ class Generation:
     status: int = 0
     chunks: int = 0
     texts: list[str] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
     usage: dict[str, int] | None = None
     finish_reason: str | None = None
     error: str | None = None
@@ -87,6 +91,17 @@ class Generation:
     def latency(self) -> float:
         return self.ended - self.started
 
+    @property
+    def token_gap(self) -> float | None:
+        """Seconds a token from the first text to the last; None of fewer than two pieces of text, which have no time between them."""
+        if len(self.times) < 2 or self.tokens < 2:
+            return None
+        return (self.times[-1] - self.times[0]) / (self.tokens - 1)
+
+    def event_gaps(self) -> list[float]:
+        """Seconds between each piece of text and the next one; several tokens may have come in one."""
+        return [later - earlier for earlier, later in pairwise(self.times)]
+
 
 async def call(endpoint: Endpoint, method: str, path: str, body: Mapping[str, Any] | None = None, timeout: float = 30) -> Reply:
     """One call. Raises HttpError, TimeoutError."""
@@ -104,15 +119,23 @@ async def _call(endpoint: Endpoint, method: str, path: str, body: Mapping[str, A
         writer.close()
 
 
-async def generate(endpoint: Endpoint, path: str, body: Mapping[str, Any], timeout: float = 120) -> Generation:
-    """Run one completion, streamed if ``body`` says so. Failures are told in ``error``, never raised."""
-    result = Generation(started=time.perf_counter())
+async def generate(
+    endpoint: Endpoint, path: str, body: Mapping[str, Any], timeout: float = 120, into: Generation | None = None
+) -> Generation:
+    """Run one completion, streamed if ``body`` says so. Failures are told in ``error``, never raised.
+
+    ``into``: filled while the answer comes, for somebody who watches.
+    """
+    result = Generation() if into is None else into
+    result.started = time.perf_counter()
     try:
         await asyncio.wait_for(_generate(endpoint, path, body, result), timeout)
     except asyncio.TimeoutError:
         result.error = f"no end within {timeout:g} s"
-    except (HttpError, asyncio.IncompleteReadError, OSError, ValueError) as error:
-        result.error = f"{type(error).__name__}: {error}"
+    except HttpError as error:
+        result.error = str(error)
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError, ValueError, TypeError, AttributeError) as error:
+        result.error = broken(error, result.chunks)
     result.ended = time.perf_counter()
     return result
 
@@ -126,11 +149,11 @@ async def _generate(endpoint: Endpoint, path: str, body: Mapping[str, Any], resu
             async for data in read_events(parts):
                 take(result, data)
             if not result.whole and result.error is None:
-                result.error = "the stream ended without [DONE]"
+                result.error = unfinished(result.chunks)
             return
         raw = b"".join([part async for part in parts])
         if result.status != 200:
-            result.error = f"status {result.status}: {raw.decode(errors='replace')[:500]}"
+            result.error = refusal(result.status, headers, raw, endpoint.prefix + path)
             return
         take(result, raw)
         result.whole = True
@@ -156,9 +179,23 @@ def take(result: Generation, data: bytes) -> None:
             if result.first is None:
                 result.first = now
             result.chunks += 1
+            result.times.append(now)
             result.texts.append(text)
         result.finish_reason = choice.get("finish_reason") or result.finish_reason
     result.usage = chunk.get("usage") or result.usage
+
+
+def allow_files(wanted: int) -> None:
+    """This process has a file descriptor for each of ``wanted`` connections. Raises OSError where the system's hard limit is lower."""
+    try:
+        import resource
+    except ImportError:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise OSError(f"this process may open {hard} files, and {wanted} are needed")
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def send(
@@ -176,7 +213,7 @@ async def connect(endpoint: Endpoint) -> tuple[asyncio.StreamReader, asyncio.Str
     try:
         return await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context)
     except OSError as error:
-        raise HttpError(f"no connection to {endpoint.host}:{endpoint.port}: {error}") from error
+        raise HttpError(no_connection(endpoint.host, endpoint.port, error)) from error
 
 
 def request_bytes(endpoint: Endpoint, method: str, path: str, body: Mapping[str, Any] | None) -> bytes:

@@ -19,8 +19,8 @@ from albatross_plugin.bench.measurements import OURS, PREFILL, Measurement, find
 from albatross_plugin.bench.roofline import OFFICIAL, Ceilings, pass_work
 
 # Ours first, then the others in the order in which they appear; told apart in black and white by their marks.
-_COLOURS = ("#c1272d", "#1f5fa8", "#2e8b57", "#b8860b", "#6a4c93", "#555555")
-_MARKS = "osD^vP"
+COLOURS = ("#c1272d", "#1f5fa8", "#2e8b57", "#b8860b", "#6a4c93", "#555555")
+MARKS = "osD^vP"
 _LINES = ("-", "--", ":", "-.")
 
 
@@ -54,19 +54,24 @@ def rooflines(line: Series, model: str, ceilings: Ceilings) -> dict[int, float]:
     return {batch: ceilings.fraction(pass_work(sizes, batch, 1, state), batch / rate) for batch, rate in line.points.items()}
 
 
+def new_figure(rows: int = 1) -> tuple[Any, Any, Any]:
+    """pyplot, a figure, and its axes (an array of them where ``rows`` is more than 1). Draws into files, without a display."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    # Text stays text, and the same figures give the same file.
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": OURS, "font.size": 10})
+    import matplotlib.pyplot as pyplot
+
+    figure, axes = pyplot.subplots(rows, 1, figsize=(8.5, 2.0 + 3.0 * rows), layout="constrained", sharex=rows > 1)
+    return pyplot, figure, axes
+
+
 class Drawing:
     """One pair of axes over batch, in the look that all drawings here share."""
 
     def __init__(self, title: str, unit: str, batches: Iterable[int]) -> None:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        # Text stays text, and the same figures give the same file.
-        matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": OURS, "font.size": 10})
-        import matplotlib.pyplot as pyplot
-
-        self._pyplot: Any = pyplot
-        self.figure, self.axes = pyplot.subplots(figsize=(8.5, 5.0), layout="constrained")
+        self._pyplot, self.figure, self.axes = new_figure()
         self.axes.set(title=title, xlabel="sequences at a time", ylabel=unit, xscale="log")
         ticks = sorted(set(batches))
         self.axes.set_xticks(ticks, [str(tick) for tick in ticks])
@@ -86,8 +91,8 @@ class Drawing:
         self.axes.plot(
             list(points),
             list(points.values()),
-            color=_COLOURS[place % len(_COLOURS)],
-            marker=_MARKS[place % len(_MARKS)],
+            color=COLOURS[place % len(COLOURS)],
+            marker=MARKS[place % len(MARKS)],
             markersize=4.5,
             markerfacecolor="white" if line.state == "fp32" else None,
             linestyle=_LINES[kinds.index(line.kind) % len(_LINES)],

@@ -21,7 +21,7 @@ from typing import Any
 
 from albatross_plugin.bench.checkpoints import SHAPES, CheckpointError, checkpoint
 from albatross_plugin.bench.host import Host, HostFailed
-from albatross_plugin.bench.openai_client import Generation, HttpError, generate
+from albatross_plugin.bench.openai_client import Generation, HttpError, allow_files, generate
 from albatross_plugin.bench.report import Log, median, percentile
 from albatross_plugin.bench.soak import ENVIRONMENT
 from albatross_plugin.bench.soak_process import Holdings, at_rest, leaks
@@ -36,19 +36,6 @@ def body(number: int, max_tokens: int, stream: bool) -> dict[str, Any]:
     """Prompts of different lengths, greedily answered, so that the text is the same whoever runs beside it."""
     prompt = f"Stream {number}: " + "sea " * number
     return {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": stream}
-
-
-def allow_files(wanted: int) -> None:
-    """This process has a descriptor for each stream. Raises OSError where the system's hard limit is lower."""
-    try:
-        import resource
-    except ImportError:
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < wanted:
-        raise OSError(f"this process may open {hard} files, and {wanted} are needed")
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def measure(host: Host, options: argparse.Namespace, log: Log) -> tuple[list[str], dict[str, Any]]:

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+PATHS = ("/v1/chat/completions", "/v1/completions", "/chat/completions")
+
 
 class FakeServer(ThreadingHTTPServer):
     """Answers any completion with ``max_tokens`` words. The attributes below change how."""
@@ -27,6 +29,10 @@ class FakeServer(ThreadingHTTPServer):
         self.garbage_after: int | None = None
         self.chunked = True
         self.silent = False
+        self.refusal: tuple[int, dict[str, str], Any] | None = None
+        self.capacity: int | None = None
+        self.newer_limit = False
+        self.profiles = True
         self.first_delay = 0.0
         self.bodies: list[dict[str, Any]] = []
         self.resets = 0
@@ -58,7 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == "/v1/models":
             self._json(200, {"object": "list", "data": [{"id": "fake-model", "object": "model"}]})
-        elif self.path == "/albatross/profile":
+        elif self.path == "/albatross/profile" and self.server.profiles:
             self._json(200, {"requests": len(self.server.bodies), "tokens": 3.0})
         else:
             self._json(404, {"error": {"message": "no such page"}})
@@ -69,23 +75,37 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.resets += 1
             self._json(200, {"success": True})
             return
+        if self.path not in PATHS:
+            self._json(404, {"detail": "Not Found"})
+            return
         body = json.loads(raw)
         self.server.bodies.append(body)
+        if self.server.refusal is not None:
+            status, headers, value = self.server.refusal
+            self._json(status, value, headers)
+            return
         for name in self.server.refuses:
             if name in body:
                 self._json(400, {"error": {"message": f"{name} is not supported", "param": name}})
                 return
+        if self.server.newer_limit and "max_tokens" in body:
+            self._json(400, {"error": {"message": "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."}})
+            return
         with self.server.lock:
             self.server.now += 1
             self.server.most = max(self.server.most, self.server.now)
+            full = self.server.capacity is not None and self.server.now > self.server.capacity
         try:
-            self._complete(body)
+            if full:
+                self._json(429, {"error": {"message": "the queue is full"}}, {"Retry-After": "7"})
+            else:
+                self._complete(body)
         finally:
             with self.server.lock:
                 self.server.now -= 1
 
     def _complete(self, body: dict[str, Any]) -> None:
-        tokens = body["max_tokens"]
+        tokens = body["max_completion_tokens" if self.server.newer_limit else "max_tokens"]
         usage = {"prompt_tokens": 5, "completion_tokens": tokens, "total_tokens": tokens + 5}
         if self.server.silent:
             time.sleep(1.5)
@@ -128,11 +148,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
         self.wfile.flush()
 
-    def _json(self, status: int, value: dict[str, Any]) -> None:
-        data = json.dumps(value).encode()
+    def _json(self, status: int, value: Any, headers: dict[str, str] | None = None) -> None:
+        """A ``value`` that is text goes out as it is."""
+        data = value.encode() if isinstance(value, str) else json.dumps(value).encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
+        for name, content in {"Content-Type": "application/json", "Content-Length": str(len(data)), **(headers or {})}.items():
+            self.send_header(name, content)
         self.end_headers()
         self.wfile.write(data)
 
