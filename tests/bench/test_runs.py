@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import peers
 import pytest
 from stub import StubHost
 
+from albatross_plugin.bench.albatross_api_benchmark import main
 from albatross_plugin.bench.checkpoints import SHAPES, checkpoint
 from albatross_plugin.bench.cpu_host_comparison import Incomplete, prompt, summarize
 from albatross_plugin.bench.openai_client import Generation
@@ -58,21 +62,67 @@ def test_memory_run_reports_a_level(cache: Path, tmp_path: Path) -> None:
     assert len(re.findall(r"after +\d+ requests: [\d.]+ MB", text)) == 20 and re.search(r"memory changed by [+-][\d.]+ MB", text)
 
 
-def test_req_126_smoke_check(cache: Path) -> None:
-    model = checkpoint(SHAPES["small"], cache)
-    with StubHost() as host:
-        words = ["--model", str(model), "--port", host.url.rpartition(":")[2], "--workers", "1", "--batch", "16", "--max-tokens", "8"]
-        done = subprocess.run([sys.executable, str(SMOKE), *words, "--device", "cpu"], capture_output=True, text=True, encoding="utf-8")
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "/switch-model 'albatross workers=1 batch=16 device=cpu': 200" in done.stdout
-        assert done.stdout.count("/v1/chat/completions") == 2 and "first text: " in done.stdout and "smoke check passed" in done.stdout
-        missing = subprocess.run([sys.executable, str(SMOKE), *words, "--model", "nothing.pth"], capture_output=True, text=True)
-        assert missing.returncode == 1 and ": 500" in missing.stdout
+@pytest.fixture(scope="module")
+def host() -> Iterator[StubHost]:
+    with StubHost(environ={"ALBATROSS_PROFILE": "1"}) as running:
+        yield running
+
+
+def smoke(*words: str) -> tuple[int, str]:
+    done = subprocess.run([sys.executable, str(SMOKE), *words], capture_output=True, text=True, encoding="utf-8", check=False)
+    assert done.stderr == ""
+    return done.returncode, done.stdout
+
+
+def test_req_126_to_129_smoke_check_and_benchmark_on_the_stub_host(
+    host: StubHost, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(checkpoint(SHAPES["small"], cache))
+    place = ["--port", host.url.rpartition(":")[2]]
+    words = [*place, "--workers", "1", "--batch", "16", "--max-tokens", "8"]
+    status, out = smoke("--model", model, *words, "--device", "cpu", "--timeout", "60")
+    assert status == 0, out
+    assert "/switch-model 'albatross workers=1 batch=16 device=cpu': 200\n" in out
+    for line in (
+        r"/v1/chat/completions: 200$",
+        r"  text: .+, finish_reason: \w+, \d tokens in",
+        r"/v1/chat/completions \(stream\): 200$",
+    ):
+        assert re.search(line, out, re.MULTILINE), line
+    assert re.search(
+        r"  first text: .+ after [\d.]+ s, \d pieces in all\n  ended with \[DONE\], finish_reason: \w+\nsmoke check passed\n", out
+    )
+    assert any("Albatross engine initialized: workers=1, batch_size=16" in line for line in host.log)
+    assert main([*place, "--concurrency", "2,16", "--requests", "16", "--max-tokens", "8", "--no-stop", "--profile", "--json"]) == 0
+    for report, concurrency in zip(json.loads(capsys.readouterr().out), (2, 16), strict=True):
+        assert (report["concurrency"], report["requests"], report["failures"]) == (concurrency, 16, 0)
+        assert (report["total_tokens"], report["tokens_counted_by"], report["profile"]["tokens"]) == (128, "usage", 128)
+        assert 0 < report["token_gap_s"]["p50"] <= report["latency_s"]["max"] <= report["wall_s"] and report["first_token_s"]["p99"] > 0
+
+
+def test_req_126_smoke_check_says_what_went_wrong(host: StubHost) -> None:
+    place = ["--port", host.url.rpartition(":")[2]]
+    status, out = smoke("--model", "nothing.pth", *place, "--device", "cpu")
+    assert status == 1 and "/switch-model 'albatross workers=1 batch=16 device=cpu': 500\n" in out
+    assert (
+        "failed to load: Albatross engine initialization failed: model file not found: nothing.pth" in out and "smoke check failed" in out
+    )
+    # Nothing is loaded now; without --model nothing is switched.
+    status, out = smoke(*place)
+    assert status == 1 and "/switch-model: left out; asking 'rwkv'" in out and out.count("status 400 from /v1/chat/completions: ") == 2
+
+
+def test_req_126_smoke_check_of_other_servers(fake: Any) -> None:
+    status, out = smoke("--base-url", f"{fake.url}/v1", "--max-tokens", "3")
+    assert status == 0 and "asking 'fake-model'" in out and "first text: 'wörd0 '" in out
+    fake.cut_after = 1
+    status, out = smoke("--base-url", f"{fake.url}/v1", "--max-tokens", "3")
+    assert status == 1 and "first text: 'wörd0 '" in out and "the server cut the connection after 1 pieces of text" in out
 
 
 def test_req_126_smoke_check_without_a_server() -> None:
-    done = subprocess.run([sys.executable, str(SMOKE), "--model", "m.pth", "--port", "9"], capture_output=True, text=True)
-    assert done.returncode == 1 and "no answer" in done.stdout
+    status, out = smoke("--model", "m.pth", "--port", "9")
+    assert status == 1 and "no answer: no connection to 127.0.0.1:9: " in out and "is the server started" in out
 
 
 def test_smoke_check_is_not_collected() -> None:
