@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
 from albatross_plugin.serving.stream import ChunkStream
 
@@ -18,7 +18,7 @@ def encode_sse_batch(chunks: Iterable[str]) -> bytes:
     return ("data: " + "\r\n\r\ndata: ".join(chunks) + "\r\n\r\n").encode()
 
 
-async def sse(chunks: AsyncIterator[str]) -> AsyncIterator[bytes]:
+async def sse(chunks: AsyncIterator[str]) -> AsyncGenerator[bytes, None]:
     """Frame each chunk of an ``rwkv_runner_eval`` stream; closes the stream when its reader goes away."""
     try:
         if isinstance(chunks, ChunkStream):

@@ -1,0 +1,82 @@
+"""Streamed chats with tools: the call is admitted before the stream begins, and what the Runner's reader cannot read is kept from it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import AsyncIterator
+from types import ModuleType
+from typing import Any
+
+from albatross_plugin.runner.answers import PluginStream, start
+from albatross_plugin.runner.host import RunnerHost
+from albatross_plugin.runner.points.completions import STARTED
+from albatross_plugin.runner.points.missing import Missing, member
+
+
+class _Failed(Exception):
+    """The engine's error event, which is no chunk of text."""
+
+    def __init__(self, event: str) -> None:
+        super().__init__(event)
+        self.event = event
+
+
+class _TextChunks:
+    """The chunks with text, as the Runner reads them to find calls."""
+
+    def __init__(self, source: PluginStream) -> None:
+        self._source = source
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self
+
+    async def __anext__(self) -> str:
+        while True:
+            chunk = await self._source.__anext__()
+            if chunk == "[DONE]":
+                return chunk
+            content = json.loads(chunk)
+            if "error" in content:
+                raise _Failed(chunk)
+            # The last chunk of a stream with usage has no choices.
+            if content["choices"]:
+                return chunk
+
+    async def aclose(self) -> None:
+        await self._source.aclose()
+
+
+def install(module: ModuleType, host: RunnerHost) -> None:
+    """In ``routes.completion``, from v1.8.6 on; older ones know no tools."""
+    original = member(module, "async_generator_stream_response_tool_call")
+    signature = inspect.signature(original)
+    if not {"model", "body", "request", "completion_text"} <= signature.parameters.keys():
+        raise Missing(f"{original.__name__} takes {', '.join(signature.parameters)}")
+
+    @functools.wraps(original)
+    def events(*args: Any, **kwargs: Any) -> Any:
+        call = signature.bind(*args, **kwargs).arguments
+        model, body, request = call["model"], call["body"], call["request"]
+        source = None
+        if host.plugins.owns(model):
+            asked = {"model": model, "request": request, "body": body, "prompt": call["completion_text"], "stream": True}
+            source = start(host, module, {**asked, "stop": body.stop, "chat_mode": True})
+        if source is None:
+            return original(*args, **kwargs)
+        chunks = _TextChunks(source)
+        request.scope[STARTED] = chunks
+        return _with_errors(original(*args, **kwargs), chunks)
+
+    vars(module)["async_generator_stream_response_tool_call"] = events
+
+
+async def _with_errors(events: AsyncIterator[str], chunks: _TextChunks) -> AsyncIterator[str]:
+    try:
+        async for event in events:
+            yield event
+    except _Failed as failed:
+        yield failed.event
+    finally:
+        await chunks.aclose()

@@ -1,0 +1,29 @@
+"""EventResponse: a streamed answer that closes its source in every case, also when the client has gone before the first chunk."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import anyio
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from albatross_plugin.serving.sse import HEADERS, sse
+
+
+class EventResponse(StreamingResponse):
+    """Server-sent events from the chunks of an ``rwkv_runner_eval`` stream."""
+
+    def __init__(self, chunks: AsyncGenerator[str, None]) -> None:
+        self._chunks = chunks
+        self._events = sse(chunks)
+        super().__init__(self._events, media_type="text/event-stream", headers=HEADERS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            # The generators run again to end, which a cancelled task would not let them.
+            with anyio.CancelScope(shield=True):
+                await self._events.aclose()
+                await self._chunks.aclose()
