@@ -277,7 +277,7 @@ class Scheduler:
     def fail_step(self, plan: StepPlan, message: str) -> list[Event]:
         """A step could not be run: its requests fail (500), nobody else does."""
         flight = self._flights.pop(plan.step)
-        concerned = dict.fromkeys([*flight.group.sequences, *flight.fed, *flight.admitted])
+        concerned = dict.fromkeys([*flight.rows().values(), *flight.admitted])
         return [self._fail(sequence, message, 500) for sequence in concerned if not sequence.ended]
 
     def fail_all(self, message: str, status: int = 503) -> list[Event]:

@@ -129,7 +129,21 @@ def test_aborted_at_any_moment() -> None:
         assert loop.tokens(make_request(2)) == expected(make_request(2, 3, 6))[0]
 
 
-def test_masks_that_take_long_are_worked_out_aside() -> None:
+def test_a_step_that_fails_ends_the_rows_under_a_grammar_too() -> None:
+    bound, free = make_request(1, 3, 9, grammar=FakeGrammar(50)), make_request(2, 3, 9)
+    loop = Loop(bound, free)
+    for _ in range(3):
+        loop.turn()
+    plan = loop.scheduler.plan()
+    assert plan is not None and len(plan.decode) == 2, "both decode"
+    loop.events += loop.scheduler.fail_step(plan, "broken")
+    assert [loop.end(request) for request in (bound, free)] == [Failed(n, "broken", 500) for n in (1, 2)]
+    assert not loop.scheduler.busy and loop.scheduler.free_slots == 4
+
+
+def test_masks_that_take_long_are_worked_out_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    # However long the gate stays closed, the first mask shows a quick grammar.
+    monkeypatch.setattr(masks, "SLOW", 60.0)
     grammar = FakeGrammar(50, slow=True)
     bound, free = make_request(1, 3, 3, grammar=grammar), make_request(2, 3, 40)
     loop = Loop(bound, free)
