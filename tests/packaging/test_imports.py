@@ -110,7 +110,7 @@ HTTP = ["fastapi", "starlette", "pydantic", "uvicorn"]
         ("engine", ["torch", "numpy", "albatross_plugin.model", "albatross_plugin.serving", "albatross_plugin.adapter", "host_stub", *HTTP], []),
         ("", ["torch", "numpy", "albatross_plugin.model", "albatross_plugin.serving", "host_stub", *HTTP], []),
         ("model", ["albatross_plugin.serving", "albatross_plugin.adapter", "host_stub", *HTTP], ["torch"]),
-        ("serving", ["torch", "albatross_plugin.model", "host_stub"], ["fastapi"]),
+        ("serving", ["torch", "albatross_plugin.model", "host_stub"], ["fastapi", "prometheus_client"]),
     ],
 )  # fmt: skip
 def test_parts_of_the_plugin_work_without_the_others(tmp_path: Path, part: str, blocked: list[str], needs: list[str]) -> None:
