@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from docs.pages import PAGES, ROOT, anchor, fences, headings, links, prose, text_of
-from fresh import run_python
 
 IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 
@@ -123,20 +122,3 @@ def test_options_of_commands_exist() -> None:
             assert used <= known[module], (page, used - known[module])
             seen += len(used)
     assert seen > 0
-
-
-def test_the_example_host_of_the_readme_runs(tmp_path: Path) -> None:
-    (example,) = (content for language, content in fences("README.md") if language == "python")
-    said = run_python(
-        example
-        + """
-assert plugins.has_plugin("albatross")
-assert make_model("cuda fp16", "model.pth") is None
-try:
-    make_model("albatross device=cpu", "none.pth")
-except RuntimeError as error:
-    print(error)
-""",
-        tmp_path,
-    )
-    assert said == "Albatross engine initialization failed: model file not found: none.pth\n"
