@@ -24,7 +24,8 @@ def install(module: ModuleType, host: RunnerHost) -> None:
     @functools.wraps(original)
     def load(*args: Any, **kwargs: Any) -> Any:
         call = signature.bind(*args, **kwargs).arguments
-        parsed = host.plugins.parse(call["strategy"])
+        # Such a file is llama.cpp's affair whatever the strategy says.
+        parsed = None if str(call["model"]).lower().endswith(".gguf") else host.plugins.parse(call["strategy"])
         if parsed is not None:
             model = host.plugins.create(parsed, host.resolve(call["model"]), call.get("tokenizer"))
             if model is not None:

@@ -1,0 +1,226 @@
+"""What clients rely on in a host with this engine in it, each as a check that any served host can be put through.
+
+A check raises AssertionError. Its docstring is its name in the table. Checks run in the order of ``CHECKS``, on one host; those of
+``LAST`` end it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+from contract.models import Models
+from contract.served import Served
+
+STRATEGY = "albatross batch=4 device=cpu"
+GREEDY = {"temperature": 0, "max_tokens": 6, "ignore_eos": True}
+CHAT = {"messages": [{"role": "user", "content": "Hello"}]}
+TOOLS = [{"type": "function", "function": {"name": "weather", "description": "of a city", "parameters": {"type": "object", "properties": {}}}}]
+COMPLETIONS, CHATS, EMBEDDINGS = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
+
+Check = Callable[[Served, Models], None]
+
+
+def ok(response: httpx.Response) -> Any:
+    assert response.status_code == 200, f"{response.status_code}: {response.text[:300]}"
+    return response.json()
+
+
+def text_of(server: Served, **more: Any) -> str:
+    return str(ok(server.post(COMPLETIONS, {"prompt": "Hello", **GREEDY, **more}))["choices"][0]["text"])
+
+
+def chunks(events: list[str]) -> list[dict[str, Any]]:
+    assert events[-1] == "[DONE]", events[-1]
+    return [json.loads(event) for event in events[:-1]]
+
+
+def load(server: Served, models: Models) -> None:
+    """load"""
+    assert ok(server.switch(models.f1, STRATEGY)) == "success"
+    status = server.client.get("/status").json()
+    assert status["status"] == 3 and status["albatross"]["phase"] == "ready"
+    assert ok(server.client.get("/v1/models"))["data"][0]["id"] == "F1"
+
+
+def chat(server: Served, _: Models) -> None:
+    """chat"""
+    answer = ok(server.post(CHATS, {**CHAT, **GREEDY}))
+    assert answer["object"] == "chat.completion" and answer["choices"][0]["message"]["role"] == "assistant"
+    assert answer["choices"][0]["message"]["content"] and answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"]["completion_tokens"] == 6
+
+
+def completion(server: Served, _: Models) -> None:
+    """completion"""
+    answer = ok(server.post(COMPLETIONS, {"prompt": "Hello", **GREEDY}))
+    assert answer["object"] == "text_completion" and answer["usage"]["total_tokens"] == 7
+    both = ok(server.post(COMPLETIONS, {"prompt": ["Hello", "World"], "n": 2, **GREEDY}))
+    assert [choice["index"] for choice in both["choices"]] == [0, 1, 2, 3]
+    assert both["choices"][0]["text"] == both["choices"][1]["text"] == answer["choices"][0]["text"] != both["choices"][2]["text"]
+
+
+def stream(server: Served, _: Models) -> None:
+    """stream"""
+    whole = ok(server.post(CHATS, {**CHAT, **GREEDY}))["choices"][0]["message"]["content"]
+    parts = chunks(server.events(CHATS, {**CHAT, **GREEDY, "stream_options": {"include_usage": True}}))
+    assert "".join(part["choices"][0]["delta"].get("content", "") for part in parts[:-1]) == whole
+    assert parts[-2]["choices"][0]["finish_reason"] == "length" and parts[-1]["usage"]["completion_tokens"] == 6
+    parts = chunks(server.events(COMPLETIONS, {"prompt": "Hello", **GREEDY}))
+    assert "".join(part["choices"][0]["text"] for part in parts) == text_of(server)
+
+
+def overlap(server: Served, _: Models) -> None:
+    """two streams at once"""
+    times: list[list[float]] = [[], []]
+    body = {"prompt": "Hello", **GREEDY, "max_tokens": 80}
+    threads = [threading.Thread(target=server.events, args=(COMPLETIONS, body, each)) for each in times]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(times) and max(each[0] for each in times) < min(each[-1] for each in times), "one stream waited for the other"
+
+
+def refusal(server: Served, _: Models) -> None:
+    """refusal with its status"""
+    for path, body in ((COMPLETIONS, {"prompt": "Hello"}), (CHATS, CHAT), (CHATS, {**CHAT, "tools": TOOLS})):
+        for streamed in (False, True):
+            answer = server.post(path, {**body, "best_of": 3, "stream": streamed})
+            assert answer.status_code == 400, (path, streamed, answer.status_code)
+            assert answer.json()["error"]["param"] == "best_of"
+
+
+def settings(server: Served, _: Models) -> None:
+    """saved settings"""
+    ok(server.post("/update-config", {"max_tokens": 3, "temperature": 0}))
+    answers = [ok(server.post(COMPLETIONS, {"prompt": "Hello", "ignore_eos": True})) for _ in range(2)]
+    assert answers[0]["usage"]["completion_tokens"] == 3
+    assert answers[0]["choices"][0]["text"] == answers[1]["choices"][0]["text"] == text_of(server, max_tokens=3)
+    ok(server.post("/update-config", {"max_tokens": 500, "temperature": 1}))
+
+
+def state(server: Served, models: Models) -> None:
+    """state file"""
+    before = text_of(server)
+    ok(server.post("/update-config", {"state": str(models.state)}))
+    assert text_of(server) != before
+    assert server.post("/update-config", {"state": str(models.wrong_state)}).status_code == 400
+    ok(server.post("/update-config", {"state": ""}))
+    assert text_of(server) == before
+
+
+def state_before_load(server: Served, models: Models) -> None:
+    """state file chosen before the load"""
+    ok(server.switch("", ""))
+    ok(server.post("/update-config", {"state": str(models.state)}))
+    ok(server.switch(models.f1, STRATEGY))
+    with_state = text_of(server)
+    ok(server.post("/update-config", {"state": ""}))
+    assert text_of(server) != with_state
+
+
+def embeddings(server: Served, _: Models) -> None:
+    """embeddings refused"""
+    for value in ("Hello", ["Hello"], [[1, 2]]):
+        answer = server.post(EMBEDDINGS, {"input": value})
+        assert answer.status_code == 400 and "embeddings" in answer.json()["error"]["message"], answer.text[:300]
+
+
+def tools(server: Served, models: Models) -> None:
+    """tools"""
+    ok(server.switch(models.caller, STRATEGY))
+    choice = ok(server.post(CHATS, {**CHAT, "tools": TOOLS, "temperature": 0}))["choices"][0]
+    assert choice["finish_reason"] == "tool_calls", choice
+    function = choice["message"]["tool_calls"][0]["function"]
+    assert function["name"] == "weather" and json.loads(function["arguments"]) == {"city": "Paris"}
+
+
+def tool_stream(server: Served, _: Models) -> None:
+    """tools in a stream"""
+    asked = {**CHAT, "tools": TOOLS, "temperature": 0, "stream_options": {"include_usage": True}}
+    choices = [part["choices"][0] for part in chunks(server.events(CHATS, asked)) if part["choices"]]
+    calls = [call for choice in choices for call in choice["delta"].get("tool_calls", ())]
+    assert calls[0]["function"]["name"] == "weather" and choices[-1]["finish_reason"] == "tool_calls"
+    assert "Paris" in "".join(call["function"].get("arguments", "") for call in calls)
+
+
+def other_strategy(server: Served, models: Models) -> None:
+    """other strategy"""
+    ok(server.switch(models.f1, "cpu fp32"))
+    assert "albatross" not in server.client.get("/status").json()
+    answer = ok(server.post(COMPLETIONS, {"prompt": "Hello", "max_tokens": 3, "temperature": 1}))
+    assert answer["choices"][0]["text"], "the host's own path answers"
+    assert ok(server.post(EMBEDDINGS, {"input": "Hello", "fast_mode": False}))["data"][0]["embedding"]
+
+
+def gguf(server: Served, models: Models) -> None:
+    """.gguf"""
+    ok(server.switch(models.gguf, STRATEGY))
+    answer = ok(server.post(COMPLETIONS, {"prompt": "Hello", "max_tokens": 3}))
+    assert answer["choices"][0]["text"] == "llama has it"
+
+
+def gguf_of_old(server: Served, models: Models) -> None:
+    """.gguf"""
+    answer = server.switch(models.gguf, STRATEGY)
+    assert answer.status_code == 500 and "lbatross" not in answer.text, "the host's own loader, which knows no such file"
+
+
+def unload(server: Served, models: Models) -> None:
+    """unload"""
+    ok(server.switch(models.f1, STRATEGY))
+    before = resident(server)
+    ok(server.switch("", ""))
+    status = server.client.get("/status").json()
+    assert status["status"] == 0 and "albatross" not in status
+    assert server.post(COMPLETIONS, {"prompt": "Hello"}).status_code == 400
+    assert before - resident(server) > 40_000_000, "the weights, 69 MB, are still held"
+
+
+def switch(server: Served, models: Models) -> None:
+    """switch between models"""
+    ok(server.switch(models.caller, STRATEGY))
+    ok(server.switch(models.f1, STRATEGY))
+    before = resident(server)
+    for _ in range(3):
+        ok(server.switch(models.f1, STRATEGY))
+    assert resident(server) - before < 40_000_000, "an old model is still held"
+    assert server.switch(models.gguf.with_name("none.pth"), STRATEGY).status_code == 500
+    ok(server.switch(models.f1, STRATEGY))
+
+
+def leave(server: Served, _: Models) -> None:
+    """/exit"""
+    try:
+        server.post("/exit", {})
+    except httpx.TransportError:
+        pass
+    server.process.wait(10)
+
+
+def deploy(server: Served, models: Models) -> None:
+    """deploy mode, --webui"""
+    assert "front end" in server.client.get("/").text
+    assert "tokens" in ok(server.client.get("/albatross/profile"))
+    ok(server.switch(models.f1, STRATEGY, deploy=True))
+    assert server.switch("", "").status_code == 403
+    assert server.post("/exit", {}).status_code == 403
+    assert server.post("/albatross/profile/reset", {}).status_code == 403
+    assert text_of(server)
+
+
+def resident(server: Served) -> int:
+    """Bytes that the host's process holds."""
+    import psutil
+
+    return int(psutil.Process(server.process.pid).memory_info().rss)
+
+
+CHECKS: tuple[Check, ...] = (
+    load, chat, completion, stream, overlap, refusal, settings, state, state_before_load, embeddings, tools, tool_stream, unload, switch,
+    other_strategy, gguf, leave,
+)  # fmt: skip

@@ -1,0 +1,38 @@
+"""The files that the checks of a host load: F1, a model that calls a tool, a state file, and what is only named like a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tiny
+import torch
+
+from albatross_plugin.tokenizer import WorldTokenizer, find_vocabulary
+
+# One token of the vocabulary each, none of them twice; ":" ends the prompt of a chat.
+CALL = (":", " weather", "\n", "```", "python", "\n\t", "tool", "_", "call", '("', "city", '"', "=", "'", "Paris", "')", "\n\n\n", "``", "`")
+
+
+@dataclass(frozen=True)
+class Models:
+    f1: Path
+    caller: Path
+    state: Path
+    wrong_state: Path
+    gguf: Path
+
+
+def write_models(folder: Path) -> Models:
+    """Everything into ``folder``."""
+    ids = {raw: token for token, raw in enumerate(WorldTokenizer(find_vocabulary(None)).token_bytes)}
+    f1 = tiny.write(folder / "F1.pth", tiny.random_checkpoint())
+    caller = tiny.write(folder / "caller.pth", tiny.script_checkpoint([ids[piece.encode()] for piece in CALL]))
+    gguf = folder / "small.gguf"
+    gguf.write_bytes(b"GGUF, by name alone")
+    return Models(f1, caller, _write_state(folder / "state.pth", 2), _write_state(folder / "wrong.pth", 3), gguf)
+
+
+def _write_state(path: Path, layers: int) -> Path:
+    random = torch.Generator().manual_seed(1)
+    return tiny.write(path, {f"blocks.{layer}.att.time_state": torch.randn(2, 64, 64, generator=random) for layer in range(layers)})
