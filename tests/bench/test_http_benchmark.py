@@ -67,5 +67,12 @@ def test_the_host_without_a_model_tells_where_its_time_goes(tmp_path: Path) -> N
             assert split["lock_wait_ms"]["mean"] >= 0 and split["front_end_us_per_token"]["json_dump"] > 0
             status, whole = run(int(found[1]), tmp_path, "--concurrency", "8", "--max-tokens", "20", "--non-stream")
             assert status == 0 and whole["tokens"] == 160
+            for more in (("--bare-step-ms", "1"), ("--non-stream",)):
+                status, report = run(int(found[1]), tmp_path, "--concurrency", "8", "--max-tokens", "20", "--bare", *more)
+                assert status == 0 and report["tokens"] == report["bare"]["tokens"] == 160
+                costs = [each["split"]["cpu_us_per_token_process"] for each in (report, report["bare"])]
+                assert report["above_bare_us_per_token"] == pytest.approx(costs[0] - costs[1], abs=0.01)
+                # Not one token went through the engine for the bare run.
+                assert report["bare"]["split"]["cpu_us_per_token"].get("albatross-worker-0", 0.0) < costs[0]
         finally:
             host.terminate()
