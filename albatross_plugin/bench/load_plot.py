@@ -44,7 +44,12 @@ def draw_load(reports: Sequence[dict[str, Any]], path: Path, title: str) -> None
             )
     times.set(xlabel="concurrent requests", ylabel="milliseconds")
     if drawn:
+        from matplotlib.ticker import FormatStrFormatter, LogLocator
+
         times.set_yscale("log")
+        # Labels at 1, 2 and 5 of each decade: a range of less than a decade has some too.
+        times.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        times.yaxis.set_major_formatter(FormatStrFormatter("%g"))
         times.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     for axes in (rates, times):
         axes.set_xscale("log")
