@@ -20,7 +20,10 @@ CONVERTED = "re-convert the model"
 _MEMORY_ENDED = (
     (re.compile(r"CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDA driver error: out of memory"), NO_CARD_MEMORY),
     (
-        re.compile(r"^MemoryError\b|std::bad_alloc|DefaultCPUAllocator|[Cc]annot allocate memory|[Pp]aging file is too small|os error 1455|WinError 1455"),
+        re.compile(
+            r"^MemoryError\b|std::bad_alloc|DefaultCPUAllocator|[Cc]annot allocate memory"
+            r"|[Pp]aging file is too small|os error 1455|WinError 1455"
+        ),
         NO_MEMORY,
     ),
 )

@@ -102,8 +102,8 @@ def test_only_this_module_reads_the_environment() -> None:
         for path in package.rglob("*.py")
         if "environ" in path.read_text(encoding="utf-8") or "getenv" in path.read_text(encoding="utf-8")
     }
-    # Compilers are found and steered by variables that are not ours: PATH, CUDA_HOME, CXX, MAX_JOBS.
-    tools = {"kernel_loader/build.py", "kernel_loader/toolchain.py"}
+    # Variables that are not ours steer compilers (PATH, CUDA_HOME, CXX, MAX_JOBS) and the host that is launched (RWKV_RUNNER_PARAMS).
+    tools = {"kernel_loader/build.py", "kernel_loader/toolchain.py", "runner/launch.py"}
     assert readers - {"config.py"} - tools <= {reader for reader in readers if reader.startswith("bench/")}
     for name in tools:
         assert 'environ.get("ALBATROSS' not in (package / name).read_text(encoding="utf-8")

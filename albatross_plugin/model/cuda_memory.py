@@ -55,7 +55,8 @@ def check_fits(spec: ModelSpec, weights: int, batch: int, pass_tokens: int, recu
     if not fits(1):
         one = need(spec, weights, 1, pass_tokens, recurrent, graphs)
         raise DeviceError(
-            f"{spec.name} needs {_gib(one.total)} of memory on the card ({NO_CARD_MEMORY}): {_gib(weights)} for its weights, and {_gib(free)} is free. "
+            f"{spec.name} needs {_gib(one.total)} of memory on the card ({NO_CARD_MEMORY}): {_gib(weights)} for its weights, "
+            f"and {_gib(free)} is free. "
             "Choose a smaller model or ALBATROSS_PREFILL_BUDGET, or end what else uses the card."
         )
     low, high = 1, batch
