@@ -168,7 +168,7 @@ async def soak(options: argparse.Namespace, log: Log) -> int:
     variables = {**ENVIRONMENT, "ALBATROSS_MAX_QUEUE": str(options.queue)}
     log.line("server: " + " ".join(f"{name}={value}" for name, value in variables.items()))
     with tempfile.TemporaryDirectory(prefix="albatross-soak-") as folder:
-        models = [ring_model(Path(folder), number) for number in range(2)]
+        models = [ring_model(Path(folder), number) for number in range(2 if options.mix == "all" else 1)]
         with Host(variables, module=SERVER if options.faults else None) as host:
             run = Soak(host, models, options, log)
             try:

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from albatross_plugin.bench.checkpoints import ModelShape, checkpoint
+from albatross_plugin.bench.checkpoints import SHAPES, checkpoint
 from albatross_plugin.tokenizer import WorldTokenizer, find_vocabulary
 
-SHAPE = ModelShape(2, 128)
 RINGS, RING_WORDS = 8, 11
 # U+1F600 in three tokens, so that characters are cut and put together; a token has one successor, so one ring alone may hold it.
 SMILE = (3319, 153, 129)
@@ -52,7 +51,7 @@ def ring_model(folder: Path, number: int) -> RingModel:
     rings = [words[first + i * RING_WORDS : first + (i + 1) * RING_WORDS] for i in range(RINGS)]
     rings[1] = [*rings[1], *SMILE]
     path = folder / f"rings-{number}.pth"
-    _write(checkpoint(SHAPE, folder), path, rings)
+    _write(checkpoint(SHAPES["small"]), path, rings)
     return RingModel(path, rings, token_bytes)
 
 

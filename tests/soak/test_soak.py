@@ -16,6 +16,8 @@ pytest.importorskip("fastapi")
 from albatross_plugin.bench import soak, soak_lag, soak_streams
 
 TESTS = Path(__file__).parents[1]
+# More at a time are done sooner.
+CROWD = ["--clients", "64", "--batch", "48"]
 Main = Callable[[list[str]], int]
 
 
@@ -56,7 +58,7 @@ def test_a_short_soak_loses_nothing(tmp_path: Path, with_faults: str) -> None:
 
 @pytest.mark.slow
 def test_abt_1_a_thousand_requests_a_third_of_which_leave(tmp_path: Path) -> None:
-    figures = run(soak.main, tmp_path, "aborts", "--requests", "1000", "--warm", "200", "--mix", "aborts", "--drift", "0.05")
+    figures = run(soak.main, tmp_path, "aborts", "--requests", "1000", "--warm", "200", "--mix", "aborts", "--drift", "0.05", *CROWD)
     check_no_leak(figures)
     assert figures["requests"] >= 1000 and 200 < figures["outcomes"]["left"] < 450
 
