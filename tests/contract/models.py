@@ -26,11 +26,17 @@ class Models:
 def write_models(folder: Path) -> Models:
     """Everything into ``folder``."""
     ids = {raw: token for token, raw in enumerate(WorldTokenizer(find_vocabulary(None)).token_bytes)}
-    f1 = tiny.write(folder / "F1.pth", tiny.random_checkpoint())
+    f1 = tiny.write(folder / "F1.pth", _in_official_order(tiny.random_checkpoint()))
     caller = tiny.write(folder / "caller.pth", tiny.script_checkpoint([ids[piece.encode()] for piece in CALL]))
     gguf = folder / "small.gguf"
     gguf.write_bytes(b"GGUF, by name alone")
     return Models(f1, caller, _write_state(folder / "state.pth", 2), _write_state(folder / "wrong.pth", 3), gguf)
+
+
+def _in_official_order(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Layer after layer: the Runner's own loader tells a version 7 by which key comes after which."""
+    places = {key: int(key.split(".")[1]) if key.startswith("blocks.") else -1 if key.startswith("emb") else 2**31 for key in weights}
+    return {key: weights[key] for key in sorted(weights, key=lambda key: places[key])}
 
 
 def _write_state(path: Path, layers: int) -> Path:

@@ -61,7 +61,8 @@ class Served:
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self.client = httpx.Client(base_url=self.url, timeout=60)
+        # A connection each: the Runner's server drops one without a word after an error of its own.
+        self.client = httpx.Client(base_url=self.url, timeout=60, limits=httpx.Limits(max_keepalive_connections=0))
         if wait:
             self._wait()
 
