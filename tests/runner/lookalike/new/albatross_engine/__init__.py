@@ -1,0 +1,1 @@
+"""The fast mode that this small server has of its own."""
