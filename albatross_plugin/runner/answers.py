@@ -37,7 +37,7 @@ def start(host: RunnerHost, module: ModuleType, call: Mapping[str, Any]) -> Any 
     """
     model, request, stream, chat = call["model"], call["request"], bool(call["stream"]), bool(call["chat_mode"])
     sent = sent_body(request)
-    _refuse_state(host, model, call["body"])
+    _refuse(host, model, call["body"], sent)
     if stream:
         from albatross_plugin.serving.evaluate import HOST_CLOSES
 
@@ -124,9 +124,13 @@ def _stop(module: ModuleType, stop: Any, sent: Mapping[str, Any], chat: bool) ->
     return [each for each in usual if each not in TOO_SHORT]
 
 
-def _refuse_state(host: RunnerHost, model: Any, body: Any) -> None:
-    """A plugin's requests run side by side on one model object, so a state file cannot belong to one of them."""
+def _refuse(host: RunnerHost, model: Any, body: Any, sent: Mapping[str, Any]) -> None:
+    """What the Runner's code around a plugin cannot keep. Raises RequestError."""
     state = getattr(body, "state", None)
     if state is not None and host.resolve(state) != getattr(model, "state_path", ""):
+        # Requests run side by side on one model object, so a state file cannot belong to one of them.
         message = "state cannot be set for one request here; use /update-config"
         raise RequestError(message, code="unsupported_parameter", param="state")
+    if getattr(body, "tools", None) and sent.get("n") not in (None, 1):
+        # The Runner looks for a call in one text alone.
+        raise RequestError("n is not supported together with tools", code="unsupported_parameter", param="n")

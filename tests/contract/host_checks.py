@@ -6,8 +6,10 @@ A check raises AssertionError. Its docstring is its name in the table. Checks ru
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +20,9 @@ from contract.served import Served
 STRATEGY = "albatross batch=4 device=cpu"
 GREEDY = {"temperature": 0, "max_tokens": 6, "ignore_eos": True}
 CHAT = {"messages": [{"role": "user", "content": "Hello"}]}
-TOOLS = [{"type": "function", "function": {"name": "weather", "description": "of a city", "parameters": {"type": "object", "properties": {}}}}]
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "description": "of a city", "parameters": {"type": "object", "properties": {}}}}
+]
 COMPLETIONS, CHATS, EMBEDDINGS = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
 
 Check = Callable[[Served, Models], None]
@@ -170,11 +174,48 @@ def gguf_of_old(server: Served, models: Models) -> None:
     assert answer.status_code == 500 and "lbatross" not in answer.text, "the host's own loader, which knows no such file"
 
 
+def fault(server: Served, models: Models) -> None:
+    """fault in the middle"""
+    ok(server.switch(models.poison, STRATEGY))
+    for more in ({}, {"tools": TOOLS}):
+        asked = {**CHAT, **GREEDY, **more}
+        whole = server.post(CHATS, asked)
+        assert whole.status_code == 500 and whole.json()["error"]["type"] == "server_error", whole.text[:300]
+        events = [json.loads(event) for event in server.events(CHATS, asked)]
+        assert "error" in events[-1] and len(events) == (1 if more else 3)
+    assert text_of(server, prompt=" one", max_tokens=1) == " two", "others are served"
+
+
+def leaving(server: Served, models: Models) -> None:
+    """a client that leaves"""
+    ok(server.switch(models.f1, STRATEGY))
+    body = {"prompt": "Hello", **GREEDY, "max_tokens": 100_000}
+    with httpx.stream("POST", server.url + COMPLETIONS, json={**body, "stream": True}) as response:
+        next(response.iter_lines())
+    wait_for_aborted(server, 1)
+    with contextlib.suppress(httpx.ReadTimeout):
+        httpx.post(server.url + COMPLETIONS, json=body, timeout=0.3)
+    wait_for_aborted(server, 2)
+
+
+def wait_for_aborted(server: Served, count: int) -> None:
+    deadline = time.monotonic() + 5
+    while server.client.get("/status").json()["albatross"]["requests"]["abort"] < count:
+        assert time.monotonic() < deadline, "a request goes on for a client that has gone"
+        time.sleep(0.02)
+
+
 def unload(server: Served, models: Models) -> None:
     """unload"""
     ok(server.switch(models.f1, STRATEGY))
     before = resident(server)
-    ok(server.switch("", ""))
+    with httpx.stream(
+        "POST", server.url + COMPLETIONS, json={"prompt": "Hello", **GREEDY, "max_tokens": 100_000, "stream": True}
+    ) as running:
+        lines = running.iter_lines()
+        next(lines)
+        ok(server.switch("", ""))
+        assert '"error"' in [line for line in lines if line][-1], "a running stream is told"
     status = server.client.get("/status").json()
     assert status["status"] == 0 and "albatross" not in status
     assert server.post(COMPLETIONS, {"prompt": "Hello"}).status_code == 400
@@ -195,10 +236,8 @@ def switch(server: Served, models: Models) -> None:
 
 def leave(server: Served, _: Models) -> None:
     """/exit"""
-    try:
+    with contextlib.suppress(httpx.TransportError):
         server.post("/exit", {})
-    except httpx.TransportError:
-        pass
     server.process.wait(10)
 
 
@@ -221,6 +260,6 @@ def resident(server: Served) -> int:
 
 
 CHECKS: tuple[Check, ...] = (
-    load, chat, completion, stream, overlap, refusal, settings, state, state_before_load, embeddings, tools, tool_stream, unload, switch,
-    other_strategy, gguf, leave,
+    load, chat, completion, stream, overlap, refusal, settings, state, state_before_load, embeddings, tools, tool_stream, fault, leaving, unload,
+    switch, other_strategy, gguf, leave,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The files that the checks of a host load: F1, a model that calls a tool, a state file, and what is only named like a model."""
+"""The files that the checks of a host load: F1, a model that calls a tool, one whose third step fails, a state file, and what is only named like a model."""
 
 from __future__ import annotations
 
@@ -11,13 +11,34 @@ import torch
 from albatross_plugin.tokenizer import WorldTokenizer, find_vocabulary
 
 # One token of the vocabulary each, none of them twice; ":" ends the prompt of a chat.
-CALL = (":", " weather", "\n", "```", "python", "\n\t", "tool", "_", "call", '("', "city", '"', "=", "'", "Paris", "')", "\n\n\n", "``", "`")
+CALL = (
+    ":",
+    " weather",
+    "\n",
+    "```",
+    "python",
+    "\n\t",
+    "tool",
+    "_",
+    "call",
+    '("',
+    "city",
+    '"',
+    "=",
+    "'",
+    "Paris",
+    "')",
+    "\n\n\n",
+    "``",
+    "`",
+)
 
 
 @dataclass(frozen=True)
 class Models:
     f1: Path
     caller: Path
+    poison: Path
     state: Path
     wrong_state: Path
     gguf: Path
@@ -28,9 +49,11 @@ def write_models(folder: Path) -> Models:
     ids = {raw: token for token, raw in enumerate(WorldTokenizer(find_vocabulary(None)).token_bytes)}
     f1 = tiny.write(folder / "F1.pth", _in_official_order(tiny.random_checkpoint()))
     caller = tiny.write(folder / "caller.pth", tiny.script_checkpoint([ids[piece.encode()] for piece in CALL]))
+    words = [ids[piece.encode()] for piece in (":", " one", " two", " three")]
+    poison = tiny.write(folder / "poison.pth", tiny.poison_checkpoint(words, trigger=words[2]))
     gguf = folder / "small.gguf"
     gguf.write_bytes(b"GGUF, by name alone")
-    return Models(f1, caller, _write_state(folder / "state.pth", 2), _write_state(folder / "wrong.pth", 3), gguf)
+    return Models(f1, caller, poison, _write_state(folder / "state.pth", 2), _write_state(folder / "wrong.pth", 3), gguf)
 
 
 def _in_official_order(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

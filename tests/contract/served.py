@@ -52,7 +52,13 @@ class Served:
         self.process = subprocess.Popen(
             [*command, "--port", str(port)],
             cwd=self.folder,
-            env={**os.environ, "OMP_WAIT_POLICY": "passive", "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(self.folder / "peers"), **(environ or {})},
+            env={
+                **os.environ,
+                "OMP_WAIT_POLICY": "passive",
+                "PYTHONUNBUFFERED": "1",
+                "PYTHONPATH": str(self.folder / "peers"),
+                **(environ or {}),
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

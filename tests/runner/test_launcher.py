@@ -37,3 +37,8 @@ def test_a_launched_runner(served: Served, models: Models, name: str) -> None:
     if name == "gguf" and served.form == "old":
         check = host_checks.gguf_of_old
     check(served, models)
+
+
+def test_deploy_mode_and_a_front_end_at_the_root(tmp_path: Path, models: Models) -> None:
+    with Served(launcher(put_together("new", tmp_path), "--webui")) as server:
+        host_checks.deploy(server, models)

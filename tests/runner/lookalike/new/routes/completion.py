@@ -40,7 +40,6 @@ async def eval(model, request: Request, body, prompt, stream, stop, stop_token_i
         if isinstance(model, AbstractRWKV):
             set_rwkv_config(model, global_var.get(global_var.Model_Config))
             set_rwkv_config(model, body)
-        text, prompt_tokens, tokens = "", 0, 0
         for _, text, delta, prompt_tokens, tokens in model.generate(body, prompt, stop=stop, stop_token_ids=stop_token_ids):
             if stream:
                 yield chunk(model, chat_mode, delta)

@@ -29,7 +29,6 @@ async def eval_rwkv(model, request: Request, body, prompt, stream, stop, chat_mo
         if isinstance(model, AbstractRWKV):
             set_rwkv_config(model, global_var.get(global_var.Model_Config))
             set_rwkv_config(model, body)
-        text, prompt_tokens, tokens = "", 0, 0
         for text, delta, prompt_tokens, tokens in model.generate(prompt, stop=stop):
             if stream:
                 yield chunk(model, chat_mode, delta)

@@ -75,4 +75,6 @@ def set_rwkv_config(model, body):
 
 
 def get_rwkv_config(model):
-    return ModelConfigBody(max_tokens=model.max_tokens_per_generation, temperature=model.temperature, top_p=model.top_p, state=model.state_path)
+    return ModelConfigBody(
+        max_tokens=model.max_tokens_per_generation, temperature=model.temperature, top_p=model.top_p, state=model.state_path
+    )
