@@ -182,7 +182,8 @@ def fault(server: Served, models: Models) -> None:
         whole = server.post(CHATS, asked)
         assert whole.status_code == 500 and whole.json()["error"]["type"] == "server_error", whole.text[:300]
         events = [json.loads(event) for event in server.events(CHATS, asked)]
-        assert "error" in events[-1] and len(events) == (1 if more else 3)
+        # The host holds text back that may be a call; one that knows no tools does not.
+        assert "error" in events[-1] and len(events) in ((1, 3) if more else (3,))
     assert text_of(server, prompt=" one", max_tokens=1) == " two", "others are served"
 
 
@@ -245,6 +246,7 @@ def deploy(server: Served, models: Models) -> None:
     """deploy mode, --webui"""
     assert "front end" in server.client.get("/").text
     assert "tokens" in ok(server.client.get("/albatross/profile"))
+    assert server.client.get("/metrics").headers["content-type"].startswith(("text/plain", "application/json"))
     ok(server.switch(models.f1, STRATEGY, deploy=True))
     assert server.switch("", "").status_code == 403
     assert server.post("/exit", {}).status_code == 403

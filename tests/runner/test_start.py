@@ -17,6 +17,7 @@ for package in ("fastapi", "uvicorn", "httpx"):
 
 from contract.served import Served, launcher
 from contract.table import fingerprint
+from docs.pages import rows
 from runner.lookalikes import FORMS, put_together
 
 from albatross_plugin.runner import launch
@@ -140,3 +141,15 @@ def test_the_runners_own_mode_is_kept_when_asked_for(tmp_path: Path) -> None:
         assert server.client.get("/v1/models").json()["data"][0]["id"] == "the mode of its own"
         answer = server.post("/v1/completions", {"prompt": "Hello", "max_tokens": 2}).json()
         assert answer["choices"][0]["text"] == " own own"
+
+
+def test_the_page_lists_every_interception_point() -> None:
+    assert [(name, module.strip("`")) for name, module, _ in rows("docs/runner.md", "point")] == [
+        (each.name, each.module) for each in POINTS
+    ]
+
+
+def test_help_tells_the_launchers_flag_and_the_runners(tmp_path: Path) -> None:
+    put_together("old", tmp_path)
+    done = start(tmp_path, "--help")
+    assert done.returncode == 0 and launch.KEEP_BUILTIN in done.stdout and "--webui" in done.stdout, done.stderr
