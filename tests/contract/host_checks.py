@@ -1,7 +1,6 @@
 """What clients rely on in a host with this engine in it, each as a check that any served host can be put through.
 
-A check raises AssertionError. Its docstring is its name in the table. Checks run in the order of ``CHECKS``, on one host; those of
-``LAST`` end it.
+A check raises AssertionError. Its docstring is its name in the table. Checks run in the order of ``CHECKS``, on one host, which the last ends.
 """
 
 from __future__ import annotations
@@ -157,7 +156,7 @@ def other_strategy(server: Served, models: Models) -> None:
     ok(server.switch(models.f1, "cpu fp32"))
     assert "albatross" not in server.client.get("/status").json()
     answer = ok(server.post(COMPLETIONS, {"prompt": "Hello", "max_tokens": 12, "temperature": 1}))
-    assert answer["choices"][0]["text"] and answer["usage"]["completion_tokens"] == 12, "the host's own path answers"
+    assert answer["choices"][0]["text"] and 0 < answer["usage"]["completion_tokens"] <= 12, "the host's own path answers"
     assert "lbatross" not in server.post(EMBEDDINGS, {"input": "Hello"}).text, "the host's own model is asked"
 
 
@@ -228,7 +227,7 @@ def switch(server: Served, models: Models) -> None:
     ok(server.switch(models.caller, STRATEGY))
     ok(server.switch(models.f1, STRATEGY))
     before = resident(server)
-    for _ in range(3):
+    for _ in range(2):
         ok(server.switch(models.f1, STRATEGY))
     assert resident(server) - before < 40_000_000, "an old model is still held"
     assert server.switch(models.gguf.with_name("none.pth"), STRATEGY).status_code == 500

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import tiny
@@ -32,6 +34,7 @@ CALL = (
     "``",
     "`",
 )
+SMALL = {"layers": 1, "width": 64}
 
 
 @dataclass(frozen=True)
@@ -44,13 +47,24 @@ class Models:
     gguf: Path
 
 
+@lru_cache(maxsize=1)
+def models_of_this_run() -> Models:
+    """Written once, and gone when this process ends."""
+    return write_models(Path(_folder().name))
+
+
+@lru_cache(maxsize=1)
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory()
+
+
 def write_models(folder: Path) -> Models:
     """Everything into ``folder``."""
     ids = {raw: token for token, raw in enumerate(WorldTokenizer(find_vocabulary(None)).token_bytes)}
     f1 = tiny.write(folder / "F1.pth", _in_official_order(tiny.random_checkpoint()))
-    caller = tiny.write(folder / "caller.pth", tiny.script_checkpoint([ids[piece.encode()] for piece in CALL]))
+    caller = tiny.write(folder / "caller.pth", tiny.script_checkpoint([ids[piece.encode()] for piece in CALL], **SMALL))
     words = [ids[piece.encode()] for piece in (":", " one", " two", " three")]
-    poison = tiny.write(folder / "poison.pth", tiny.poison_checkpoint(words, trigger=words[2]))
+    poison = tiny.write(folder / "poison.pth", tiny.poison_checkpoint(words, words[2], **SMALL))
     gguf = folder / "small.gguf"
     gguf.write_bytes(b"GGUF, by name alone")
     return Models(f1, caller, poison, _write_state(folder / "state.pth", 2), _write_state(folder / "wrong.pth", 3), gguf)

@@ -12,7 +12,7 @@ for package in ("fastapi", "uvicorn", "httpx", "psutil"):
     pytest.importorskip(package)
 
 from contract import host_checks
-from contract.models import Models, write_models
+from contract.models import Models, models_of_this_run
 from contract.served import Served, launcher
 from runner.lookalikes import FORMS, put_together
 
@@ -20,8 +20,8 @@ CHECKS = {check.__name__: check for check in host_checks.CHECKS}
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    return write_models(tmp_path_factory.mktemp("models"))
+def models() -> Models:
+    return models_of_this_run()
 
 
 @pytest.fixture(scope="module", params=FORMS)

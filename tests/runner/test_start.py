@@ -132,6 +132,8 @@ def test_the_start_is_told_in_one_line_and_leaves_no_trace(tmp_path: Path) -> No
     assert said[0].rstrip().endswith(", ".join(point.name for point in POINTS))
     with Served([sys.executable, str(main)]) as server:
         assert "strategies" not in server.client.get("/status").json()
+        assert server.switch("a.pth", "albatross").status_code == 200
+        assert server.client.get("/v1/models").json()["data"][0]["id"] == "the mode of its own", "without the launcher nothing has changed"
     assert fingerprint(main.parent) == before
 
 
