@@ -101,6 +101,8 @@ def _add_error_shapes(app: FastAPI) -> None:
         param = ".".join(str(part) for part in first["loc"] if part != "body") or None
         if first["type"] == "json_invalid":
             return error_response(ApiError(400, "the body is not valid JSON", code="invalid_json"))
+        if first["type"] == "extra_forbidden":
+            return error_response(ApiError(400, f"unknown parameter {param!r}; it would be ignored", param=param, code="unknown_parameter"))
         message = f"{param}: {first['msg']}" if param else str(first["msg"])
         return error_response(ApiError(400, message, param=param, code="invalid_value"))
 

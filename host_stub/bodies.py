@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema
 
 from host_stub import schemas
-from host_stub.config import ModelConfigBody
+from host_stub.config import MAX_TOKENS, ModelConfigBody
 from host_stub.errors import ApiError
 
-DEFAULT_STOPS = (
-    "\n\nUser", "\n\nQuestion", "\n\nHuman", "\n\nBob", "\n\nAssistant", "\n\nAnswer", "\n\nBot", "\n\nAlice", "\n\nObservation",
-)  # fmt: skip
 Name = str | None
+# OpenAI's limit of ``metadata``, and what stop tokens and biased tokens may number: one for each token would cost every step.
+MAX_METADATA = 16
+MAX_STOP_IDS = 4096
+MAX_BIASES = 4096
 
 
 def _adding(members: dict[str, Any], *required: str) -> Callable[[dict[str, Any]], None]:
@@ -28,12 +29,18 @@ def _adding(members: dict[str, Any], *required: str) -> Callable[[dict[str, Any]
     return add
 
 
+def neutral(value: Any, *off: Any) -> bool:
+    """Whether ``value`` is unset or says one of ``off``. For Python true is 1; for the caller it is not."""
+    return value is None or any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in off)
+
+
 class GenerationBody(ModelConfigBody):
     """What both completion routes take. ``stop`` and ``stop_token_ids`` are checked by ``stops()`` and ``token_ids()``."""
 
     model_config = ConfigDict(extra="allow")
 
     model: str | None = "rwkv"
+    max_completion_tokens: int | None = Field(None, gt=0, le=MAX_TOKENS)
     stream: StrictBool | None = False
     user: str | None = Field(None, description="Not read.")
     stop: Annotated[Any, WithJsonSchema(schemas.STOP)] = None
@@ -69,6 +76,8 @@ class EmbeddingsBody(BaseModel):
 
 
 class SwitchModelBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
     model: str
     strategy: str = ""
     tokenizer: str | None = None
@@ -84,6 +93,28 @@ def stops(value: Any) -> str | list[str] | None:
     if value is None or isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value)):
         return value
     raise ApiError(400, "stop must be a string or a list of strings", param="stop")
+
+
+def check_sizes(body: GenerationBody) -> None:
+    """Raises ApiError 400 for lists and objects that no caller needs so large."""
+    extra = body.model_extra or {}
+    for name, held, most in (
+        ("stop_token_ids", body.stop_token_ids, MAX_STOP_IDS),
+        ("logit_bias", extra.get("logit_bias"), MAX_BIASES),
+        ("metadata", extra.get("metadata"), MAX_METADATA),
+    ):
+        if isinstance(held, (list, dict)) and len(held) > most:
+            raise ApiError(400, f"{name} may hold at most {most} entries, got {len(held)}", param=name)
+    if not isinstance(extra.get("metadata"), (dict, type(None))):
+        raise ApiError(400, "metadata must be an object", param="metadata")
+
+
+def refuse_others(members: Mapping[str, Any] | None, known: Collection[str], where: str = "") -> None:
+    """Raises ApiError 400 that names the first member that is set and that nobody here reads."""
+    for name, value in (members or {}).items():
+        if value is not None and name not in known:
+            path = f"{where}.{name}" if where else name
+            raise ApiError(400, f"unknown parameter {path!r}; it would be ignored", param=path, code="unknown_parameter")
 
 
 def token_ids(value: Any) -> list[int] | None:

@@ -19,13 +19,17 @@ ATTRIBUTES = {
 }
 
 
+# The same for a setting and for one request, under either of its names.
+MAX_TOKENS = 102_400
+
+
 class ModelConfigBody(BaseModel):
     """Settings with the host's limits; null and absent both mean "not set"."""
 
     # Strict: a number in quotes is refused, as the OpenAPI document says.
     model_config = ConfigDict(allow_inf_nan=False, strict=True)
 
-    max_tokens: int | None = Field(default=None, gt=0, le=102400)
+    max_tokens: int | None = Field(default=None, gt=0, le=MAX_TOKENS)
     temperature: float | None = Field(default=None, ge=0, le=3)
     top_p: float | None = Field(default=None, ge=0, le=1)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
@@ -38,6 +42,12 @@ class ModelConfigBody(BaseModel):
     def settings(self) -> dict[str, Any]:
         """The keys that were set."""
         return {name: value for name in ModelConfigBody.model_fields if (value := getattr(self, name)) is not None}
+
+
+class SettingsBody(ModelConfigBody):
+    """The body of ``/update-config``: settings alone, so that a name that is spelled wrong is told."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 def model_settings(model: object) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from host_stub import calls, loaders
-from host_stub.bodies import GenerationBody
+from host_stub.bodies import GenerationBody, neutral, refuse_others
 from host_stub.calls import Call, Piece, Progress
 from host_stub.config import apply_settings
 from host_stub.errors import ApiError
@@ -31,7 +31,6 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "priority": (0,), "ignore_eos": (False,), "response_format": ({"type": "text"},), "modalities": (["text"],), "functions": ([],),
     "function_call": ("none", "auto"), "verbosity": ("medium",), "reasoning_effort": ("none",),
 }  # fmt: skip
-_READ_HERE = frozenset(("max_completion_tokens", "stream_options", "seed"))
 
 
 def prepare(
@@ -44,11 +43,8 @@ def prepare(
         raise ApiError(400, "this model takes one prompt, as text", param="prompt", code="unsupported_parameter")
     _refuse_unknown(model, body)
     own = body.settings()
-    newer = _extra(body, "max_completion_tokens")
-    if newer is not None:
-        if type(newer) is not int or not 1 <= newer <= 102400:
-            raise ApiError(400, "max_completion_tokens must be a whole number from 1 to 102400", param="max_completion_tokens")
-        own["max_tokens"] = newer
+    if body.max_completion_tokens is not None:
+        own["max_tokens"] = body.max_completion_tokens
     if not isinstance(model, AbstractRWKV):
         for name in own.keys() & {"penalty_decay", "global_penalty", "state"}:
             if own[name]:
@@ -60,9 +56,9 @@ def prepare(
 
 
 def _refuse_unknown(model: Any, body: GenerationBody) -> None:
-    taken = _READ_HERE - {"seed"} | set(getattr(model, "options", {}))
+    taken = {"stream_options"} | set(getattr(model, "options", {}))
     for name, value in (body.model_extra or {}).items():
-        if value is None or name in taken or name in _HARMLESS or value in _NEUTRAL.get(name, ()):
+        if name in taken or name in _HARMLESS or neutral(value, *_NEUTRAL.get(name, ())):
             continue
         raise _unsupported(name)
 
@@ -88,10 +84,11 @@ def wants_usage(body: GenerationBody) -> bool:
     if options is None:
         return False
     wanted = options.get("include_usage") if isinstance(options, Mapping) else options
-    if not isinstance(options, Mapping) or wanted not in (None, True, False):
+    if not isinstance(options, Mapping) or not (wanted is None or isinstance(wanted, bool)):
         raise ApiError(400, 'stream_options must be an object such as {"include_usage": true}', param="stream_options")
-    if options.get("include_obfuscation") not in (None, False):
+    if not neutral(options.get("include_obfuscation"), False):
         raise _unsupported("stream_options.include_obfuscation", "stream_options")
+    refuse_others(options, ("include_usage", "include_obfuscation"), "stream_options")
     return bool(wanted)
 
 

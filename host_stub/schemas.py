@@ -42,7 +42,7 @@ TOOLS = nullable(list_of(record({"function": record({"name": STRING})}, type={"c
 _NAMED = record({"type": {"const": "function"}, "function": record({"name": STRING})})
 TOOL_CHOICE = nullable({"anyOf": [{"enum": ["auto", "none"]}, _NAMED]})
 STOP = nullable({"anyOf": [STRING, list_of(STRING, maxItems=1024)]})
-TOKEN_IDS = nullable(list_of(TOKEN_ID))
+TOKEN_IDS = nullable(list_of(TOKEN_ID, maxItems=4096))
 PROMPT = nullable({"anyOf": [STRING, STRINGS, list_of(TOKEN_ID), list_of(list_of(TOKEN_ID))]})
 INPUT: Schema = {
     "anyOf": [
@@ -55,16 +55,17 @@ INPUT: Schema = {
 
 # What a model may understand beside the members that the host itself reads. One that it does not is a 400 with its name.
 _OF_A_MODEL: Schema = {
-    "max_completion_tokens": nullable({"type": "integer", "minimum": 1}),
     "seed": nullable(WHOLE),
     "n": nullable({"type": "integer", "minimum": 1, "maximum": 128}),
     "priority": nullable({"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}),
     "ignore_eos": nullable(BOOLEAN),
-    "stream_options": nullable(record({}, include_usage=nullable(BOOLEAN))),
+    "metadata": nullable({"type": "object", "maxProperties": 16}),
+    "stream_options": nullable({**record({}, include_usage=nullable(BOOLEAN)), "additionalProperties": False}),
     "response_format": nullable(record({"type": {"enum": ["text", "json_object", "json_schema"]}})),
     "logit_bias": nullable(
         {
             "type": "object",
+            "maxProperties": 4096,
             "propertyNames": {"pattern": "^[0-9]{1,9}$"},
             "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
         }

@@ -39,6 +39,7 @@ class HostState:
         self.model: Any = None
         self.status = ModelStatus.Offline
         self.deploy = False
+        self.device_name = "CPU"
         self.config = ModelConfigBody()
         self.model_settings: dict[str, Any] = {}
         self.exit: Callable[[], None] | None = None
@@ -85,6 +86,7 @@ class HostState:
             raise _load_failed(reason) from None
         finally:
             # Whatever happened, nothing stays in Loading: later switches would be turned away for ever.
+            self.device_name = _device_name()
             self.status = outcome
             if outcome is ModelStatus.Offline:
                 _collect()
@@ -201,6 +203,15 @@ class Host:
 
     def resolve(self, path: str) -> str:
         return resolve(path)
+
+
+def _device_name() -> str:
+    """The first CUDA card, once torch is loaded; asking never loads torch. The first question may take long: it starts the driver."""
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    if cuda is None or not cuda.is_available():
+        return "CPU"
+    return str(cuda.get_device_name(0))
 
 
 def _collect() -> None:

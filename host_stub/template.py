@@ -6,11 +6,18 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from host_stub.bodies import ChatCompletionBody
+from host_stub.bodies import ChatCompletionBody, refuse_others
 from host_stub.errors import ApiError
 
 GREETING = "Hello, I am here to help. Ask me whatever you like, and I answer as completely as I can."
 OBSERVATION = "Observation"
+# What a message may hold: what is read here, and what clients keep of an earlier answer, which says nothing to the model.
+KNOWN = frozenset(
+    (
+        "role", "content", "tool_calls", "tool_call_id", "prefix", "name", "refusal", "annotations", "reasoning_content", "reasoning",
+        "parsed", "id",
+    )
+)  # fmt: skip
 
 
 def check_messages(messages: Any) -> list[dict[str, Any]]:
@@ -49,6 +56,7 @@ def _message(item: Any, where: str) -> dict[str, Any]:
     role = "system" if item.get("role") == "developer" else item.get("role")
     if role not in ("system", "user", "assistant", "tool"):
         raise ApiError(400, f"{where}.role {role!r} is not one of system, developer, user, assistant, tool", param=f"{where}.role")
+    refuse_others(item, KNOWN, where)
     calls = item.get("tool_calls")
     if (calls is not None and not isinstance(calls, list)) or (calls and role != "assistant"):
         raise ApiError(400, f"{where}.tool_calls must be a list in an assistant's message", param=f"{where}.tool_calls")

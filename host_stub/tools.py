@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
-from host_stub.bodies import ChatCompletionBody
+from host_stub.bodies import ChatCompletionBody, neutral
 from host_stub.errors import ApiError
 from host_stub.sse import DONE, close, dumps
 
@@ -21,7 +21,10 @@ MAX_CALLS_KEPT = 1000
 PREFIX = "System{interface} You are a helpful assistant with access to the following functions. Use them if required -{functions}\n\n"
 HEAD = re.compile(r"(\w+)\s*```\w*\s*tool_call\(")
 BLOCK = re.compile(r"(\w+)\s*```\w*\s*tool_call\((.*?)\)?\s*(?:```|\Z)", re.DOTALL)
-ARGUMENT = re.compile(r"""(['"])(.+?)\1\s*[=:]\s*(?:(['"])(.*?)\3(?=\s*(?:,|\Z))|([^,\s]+))""", re.DOTALL)
+ARGUMENT = re.compile(r"""(['"])([^'"\n]+)\1\s*[=:]\s*(?:(['"])(.*?)\3(?=\s*(?:,|\Z))|([^,\s]+))""", re.DOTALL)
+# An argument whose value has begun and has no end.
+BEGUN = re.compile(r"""(['"])([^'"\n]+)\1\s*[=:]\s*['"]?(.*)\Z""", re.DOTALL)
+LAST_MARKS = re.compile(r"""(?<=['"])\s*\)\s*`{0,2}\s*\Z""")
 CLOSED = re.compile(r"\)\s*```")
 FENCE = "\n```python\ntool_call("
 
@@ -63,7 +66,7 @@ def tool_use(body: ChatCompletionBody, messages: list[dict[str, Any]], memory: T
         return ToolUse(memory.recall(last.get("tool_call_id")) or functions, names, None)
     if functions is None or body.tool_choice == "none":
         return None
-    if (body.model_extra or {}).get("n") not in (None, 1):
+    if not neutral((body.model_extra or {}).get("n"), 1):
         raise ApiError(400, "n is not supported together with tools", param="n", code="unsupported_parameter")
     return ToolUse(functions, names, memory.remember(functions))
 
@@ -105,22 +108,49 @@ def parse_call(text: str) -> tuple[str, dict[str, str]] | None:
     found = BLOCK.search(text)
     if found is None:
         return None
-    arguments = {m.group(2): m.group(4) if m.group(3) else m.group(5) for m in ARGUMENT.finditer(found.group(2).strip())}
-    return found.group(1), arguments
+    return found.group(1), {m.group(2): _value(m) for m in ARGUMENT.finditer(found.group(2).strip())}
 
 
-def _call(call_id: str, name: str, arguments: dict[str, str]) -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}}
+def _value(argument: re.Match[str]) -> str:
+    return argument.group(4) if argument.group(3) else argument.group(5)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def parse_cut_call(text: str) -> tuple[str, str] | None:
+    """Name and arguments of a call that breaks off, as JSON that breaks off too: it ends within the last value, or lacks its brace."""
+    head = HEAD.search(text)
+    if head is None:
+        return None
+    rest, at = LAST_MARKS.sub("", text[head.end() :]), 0
+    whole: dict[str, str] = {}
+    # A value is whole once its quote is closed, or once something follows where it has none.
+    for argument in ARGUMENT.finditer(rest):
+        if not argument.group(3) and (argument.group(5)[0] in "'\"" or argument.end() == len(rest)):
+            break
+        whole[argument.group(2)], at = _value(argument), argument.end()
+    parts = [f"{_json(name)}: {_json(value)}" for name, value in whole.items()]
+    begun = BEGUN.search(rest, at)
+    if begun is not None:
+        parts.append(f"{_json(begun.group(2))}: {_json(begun.group(3))[:-1]}")
+    return head.group(1), "{" + ", ".join(parts)
+
+
+def _call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def apply_to_answer(answer: dict[str, Any], call_id: str) -> dict[str, Any]:
     """Turn an answer whose text is a call into one that carries ``tool_calls``."""
     choice = answer["choices"][0]
     text = choice["message"]["content"] or ""
-    parsed = parse_call(text)
-    if parsed is not None:
-        choice["message"].update(content=None, tool_calls=[_call(call_id, *parsed)])
-        choice["finish_reason"] = _reason(text, choice.get("finish_reason"))
+    read = _read(text, choice.get("finish_reason"))
+    if read is not None:
+        name, arguments, reason = read
+        choice["message"].update(content=None, tool_calls=[_call(call_id, name, arguments)])
+        choice["finish_reason"] = reason
     return answer
 
 
@@ -237,8 +267,7 @@ def _may_become_call(text: str, names: list[str]) -> bool:
 
 def _call_chunks(held: _Held, call_id: str, ended: str | None) -> list[str]:
     """The call in the held text: its head with all log-probabilities, its arguments, and the end."""
-    name, arguments = parse_call(held.text) or (HEAD.search(held.text).group(1), {})  # type: ignore[union-attr]
-    reason = _reason(held.text, ended)
+    name, arguments, reason = _read(held.text, ended) or (HEAD.search(held.text).group(1), "{}", "tool_calls")  # type: ignore[union-attr]
     whole = _call(call_id, name, arguments)
     head: dict[str, Any] = {**whole, "index": 0, "function": {"name": name, "arguments": ""}}
     rest: dict[str, Any] = {"index": 0, "function": {"arguments": whole["function"]["arguments"]}}
@@ -248,9 +277,13 @@ def _call_chunks(held: _Held, call_id: str, ended: str | None) -> list[str]:
     return [first, *(held.chunk({"index": 0, "delta": delta, "finish_reason": end}) for delta, end in others)]
 
 
-def _reason(text: str, ended: str | None) -> str:
-    """Why an answer with a call in it ended: a call that the limit cut is not one to execute."""
-    return "length" if ended == "length" and not _complete(text) else "tool_calls"
+def _read(text: str, ended: str | None) -> tuple[str, str, str] | None:
+    """Name, arguments and reason of the end of the call in ``text``. One that the limit cut is none to execute: it must not look whole."""
+    if ended == "length" and HEAD.search(text) is not None and not _complete(text):
+        cut = parse_cut_call(text)
+        return None if cut is None else (*cut, "length")
+    parsed = parse_call(text)
+    return None if parsed is None else (parsed[0], _json(parsed[1]), "tool_calls")
 
 
 async def _only_the_end(source: AsyncIterator[Any], with_usage: bool) -> AsyncIterator[Any]:

@@ -11,8 +11,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from host_stub import bodies, locked, schemas, tools
-from host_stub.bodies import DEFAULT_STOPS, ChatCompletionBody, CompletionBody, GenerationBody
+from host_stub.bodies import ChatCompletionBody, CompletionBody, GenerationBody, neutral
 from host_stub.errors import ApiError, from_exception
+from host_stub.heavy import LARGE, in_thread
+from host_stub.json_body import JsonRoute
 from host_stub.models import AbstractRWKV
 from host_stub.openapi import errors, streamed
 from host_stub.paths import resolve
@@ -21,18 +23,15 @@ from host_stub.sse import CLOSES_WHEN_GONE, ClientGone, EventStream, close, whil
 from host_stub.state import HostState
 from host_stub.template import chat_prompt, check_messages, turn_stops
 
-router = APIRouter(tags=["Completions"])
+router = APIRouter(tags=["Completions"], route_class=JsonRoute)
 T = TypeVar("T")
-
-# Reading or tokenising a longer prompt on the event loop would hold up every other request, and so would compiling a schema.
-LONG_PROMPT = 65536
 
 
 @router.post("/v1/chat/completions", responses={**streamed(schemas.CHAT_ANSWER, schemas.CHAT_EVENTS), **errors(429, 503)})
 @router.post("/chat/completions", responses={**streamed(schemas.CHAT_ANSWER, schemas.CHAT_EVENTS), **errors(429, 503)})
 async def chat_completions(body: ChatCompletionBody, request: Request) -> Response:
     state, model = loaded_model(request)
-    if (body.model_extra or {}).get("echo") not in (None, False):
+    if not neutral((body.model_extra or {}).get("echo"), False):
         raise ApiError(400, "echo is not supported in a chat", param="echo", code="unsupported_parameter")
     user, bot = body.user_name or model.user, body.assistant_name or model.bot
 
@@ -48,10 +47,7 @@ async def chat_completions(body: ChatCompletionBody, request: Request) -> Respon
         return messages, prompt, None
 
     messages, prompt, use = await _off_the_loop(request, prepare)
-    stop = bodies.stops(body.stop)
-    if "stop" not in body.model_fields_set and speaks_rwkv(model):
-        stop = list(DEFAULT_STOPS)
-    source = await start(state, model, request, body, prompt, stop, messages, turn_stops(user, bot, model.interface))
+    source = await start(state, model, request, body, prompt, bodies.stops(body.stop), messages, turn_stops(user, bot, model.interface))
     return await _answer(request, body, source, use)
 
 
@@ -66,8 +62,8 @@ async def completions(body: CompletionBody, request: Request) -> Response:
 
 async def _off_the_loop(request: Request, work: Callable[[], T]) -> T:
     """Do ``work`` at once, or in a thread when the body is so large that others would feel it: a chat of 20,000 messages, say."""
-    large = len(await request.body()) > LONG_PROMPT
-    return await anyio.to_thread.run_sync(work) if large else work()
+    large = len(await request.body()) > LARGE
+    return await in_thread(work) if large else work()
 
 
 def speaks_rwkv(model: Any) -> bool:
@@ -87,6 +83,7 @@ async def start(
 ) -> AsyncGenerator[Any, None]:
     """Validate, and admit where a plugin does that. Raises ApiError before anything was sent."""
     request.scope[CLOSES_WHEN_GONE] = True
+    bodies.check_sizes(body)
     ids, streaming, chat_mode = bodies.token_ids(body.stop_token_ids), bool(body.stream), messages is not None
     with_usage = locked.wants_usage(body)
 
@@ -106,8 +103,11 @@ async def start(
     if isinstance(model, AbstractRWKV) and not hasattr(model, "run"):
         _check_state(model, body)
     try:
-        long = _length(prompt) > LONG_PROMPT or (body.model_extra or {}).get("response_format") is not None
-        source = await anyio.to_thread.run_sync(ask_plugins) if long else ask_plugins()
+        if (body.model_extra or {}).get("response_format") is not None:
+            # Compiling a schema may take long, and is no reason to make prompts wait.
+            source = await anyio.to_thread.run_sync(ask_plugins)
+        else:
+            source = await in_thread(ask_plugins) if _length(prompt) > LARGE else ask_plugins()
     except Exception as error:
         known = from_exception(error)
         if known is None:

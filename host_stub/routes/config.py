@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any
 
 import anyio
@@ -13,11 +12,12 @@ from starlette.responses import JSONResponse, Response
 
 from host_stub import schemas
 from host_stub.bodies import SwitchModelBody
-from host_stub.config import ModelConfigBody
+from host_stub.config import SettingsBody
+from host_stub.json_body import JsonRoute
 from host_stub.openapi import answered
 from host_stub.routes.deps import host_state
 
-router = APIRouter(tags=["Configs"])
+router = APIRouter(tags=["Configs"], route_class=JsonRoute)
 
 
 @router.post("/switch-model", responses={**answered(schemas.SUCCESS), 304: {"description": "A load is running already."}})
@@ -33,14 +33,14 @@ async def switch_model(body: SwitchModelBody, request: Request) -> Response:
 
 
 @router.post("/update-config", responses=answered(schemas.SUCCESS))
-async def update_config(body: ModelConfigBody, request: Request) -> str:
+async def update_config(body: SettingsBody, request: Request) -> str:
     """Save the settings that are set; they count from the next request on."""
     await anyio.to_thread.run_sync(host_state(request).update_config, body)
     return "success"
 
 
 @router.get("/status", responses=answered(schemas.STATUS))
-def status(request: Request) -> dict[str, Any]:
+async def status(request: Request) -> dict[str, Any]:
     """Phase of the model (0 offline, 2 loading, 3 working), what can be chosen, and a part for each plugin."""
     state = host_state(request)
     model = state.model
@@ -50,16 +50,7 @@ def status(request: Request) -> dict[str, Any]:
         **state.plugins.status(model),
         "status": int(state.status),
         "pid": os.getpid(),
-        "device_name": _device_name(),
+        "device_name": state.device_name,
         "model": getattr(model, "name", None),
         "deploy": state.deploy,
     }
-
-
-def _device_name() -> str:
-    """The first CUDA card, once torch is loaded; asking never loads torch."""
-    torch = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)
-    if cuda is None or not cuda.is_available():
-        return "CPU"
-    return str(cuda.get_device_name(0))

@@ -12,10 +12,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from host_stub import schemas
+from host_stub import bodies, schemas
 from host_stub.bodies import EmbeddingsBody
 from host_stub.calls import unloaded
 from host_stub.errors import ApiError, from_exception
+from host_stub.json_body import JsonRoute
 from host_stub.models import AbstractRWKV
 from host_stub.openapi import answered, errors
 from host_stub.routes.deps import loaded_model
@@ -23,7 +24,9 @@ from host_stub.rwkv_model import TextRWKV
 from host_stub.sse import ClientGone, while_connected
 from host_stub.state import HostState
 
-router = APIRouter(tags=["Embeddings"])
+router = APIRouter(tags=["Embeddings"], route_class=JsonRoute)
+# Notes of the caller, which change no vector.
+HARMLESS = frozenset(("user",))
 ANSWERS = {**answered(schemas.EMBEDDINGS), **errors(503)}
 
 
@@ -35,6 +38,7 @@ async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
     state, model = loaded_model(request)
     if not isinstance(model, AbstractRWKV):
         raise ApiError(400, "model not support embedding", code="unsupported", param="model")
+    bodies.refuse_others(body.model_extra, HARMLESS)
     if body.encoding_format not in (None, "float", "base64"):
         raise ApiError(400, "encoding_format must be float or base64", param="encoding_format")
     inputs = _inputs(body.input, model)

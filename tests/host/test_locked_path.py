@@ -97,7 +97,7 @@ def test_tok_3_a_chat_ends_before_the_next_turn(server: LiveHost, models: Path) 
     """The script says "Hi", ".", "\\n\\n", "User", " more"; the stop text is not sent."""
     use(server, models / "script.pth")
     messages = [{"role": "user", "content": "x"}]
-    for more in ({}, {"stop": ["\n\nUser"]}, {"stop": "\n\nUser"}):
+    for more in ({"stop": ["\n\nUser"]}, {"stop": "\n\nUser"}):
         whole = ask(server, messages=messages, **more)
         text, reasons, usage = streamed(server, messages=messages, **more)
         assert whole["choices"][0]["message"]["content"] == text == "Hi."

@@ -15,7 +15,7 @@ from host_stub.bodies import ChatCompletionBody
 from host_stub.errors import ApiError
 from host_stub.sse import frames
 from host_stub.template import chat_prompt, check_messages
-from host_stub.tools import MAX_CALLS_KEPT, ToolMemory, ToolUse, apply_to_answer, apply_to_stream, parse_call
+from host_stub.tools import MAX_CALLS_KEPT, ToolMemory, ToolUse, apply_to_answer, apply_to_stream, parse_call, parse_cut_call
 
 CALL = 'get_weather\n```python\ntool_call("city"="Paris", "days"="3")\n```'
 WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "d", "parameters": {"type": "object"}}}
@@ -152,6 +152,26 @@ def test_both_modes_give_one_reason(reason: str, cut: int) -> None:
     assert choices[-1]["finish_reason"] == ("length" if reason == "length" and cut < len(CALL) else "tool_calls")
     arguments = "".join(c["delta"]["tool_calls"][0]["function"]["arguments"] for c in choices if "tool_calls" in c["delta"])
     assert arguments == whole_choice["message"]["tool_calls"][0]["function"]["arguments"]
+    if choices[-1]["finish_reason"] == "length":
+        assert '{"city": "Paris", "days": "3'.startswith(arguments.removesuffix('"')), "begun, and not to be parsed"
+        with pytest.raises(ValueError):
+            json.loads(arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("", "{"),
+        ('"ci', "{"),
+        ('"city"="', '{"city": "'),
+        ('"city"="x, y', '{"city": "x, y'),
+        ('"a"=1, "n"=3', '{"a": "1", "n": "3'),
+        ('"a"="b"', '{"a": "b"'),
+        ('"a"="b")\n``', '{"a": "b"'),
+    ],
+)
+def test_the_arguments_of_a_cut_call_break_off_as_its_text_does(text: str, arguments: str) -> None:
+    assert parse_cut_call("f\n```python\ntool_call(" + text) == ("f", arguments)
 
 
 def framed(*chunks: Any) -> list[Any]:
