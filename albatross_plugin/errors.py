@@ -29,6 +29,10 @@ _MEMORY_ENDED = (
 )
 
 
+# How the fault of a text begins that its grammar leaves no token.
+DEAD_END = "response_format leaves no way to go on"
+
+
 class RequestError(ValueError):
     """One HTTP request cannot be served; a host recognises it by its ``status`` attribute.
 
@@ -105,7 +109,7 @@ class UnsupportedError(NotImplementedError):
 class GenerationError(RuntimeError):
     """A request that was accepted could not be finished.
 
-    ``status`` is what HTTP would call it: 500 for a fault in the step, 503 when the engine went away.
+    ``status`` is what HTTP would call it: 500 for a fault in the step, 503 when the engine went away; ``param`` the parameter at fault.
     """
 
     def __init__(self, message: str, *, status: int = 500, code: str = "engine_error") -> None:
@@ -113,3 +117,4 @@ class GenerationError(RuntimeError):
         self.message = message
         self.status = status
         self.code = code
+        self.param = "response_format" if message.startswith(DEAD_END) else None

@@ -17,16 +17,18 @@ from typing import Any
 
 from albatross_plugin.engine.grammar import Matcher
 from albatross_plugin.engine.request import END_OF_TEXT
-from albatross_plugin.errors import RequestError
+from albatross_plugin.errors import DEAD_END, RequestError
+from albatross_plugin.schema_trial import SchemaTrial, trial_limits
 from albatross_plugin.tokenizer import LongestMatch, WorldTokenizer
 
 NEEDS_PACKAGE = "response_format needs the package llguidance; install it with: pip install 'albatross-plugin[grammar]'"
 COMPILE_SECONDS = 10.0
+MAX_WAITING = 64
+"""Calls that wait for their turn to compile, each in a thread of its host; a further one is told to come again at once."""
 _KEPT, _KEPT_CHARACTERS = 64, 524_288
 _SHOWN = 300
 # In a World vocabulary, the single bytes have the ids from 1 on.
 _FIRST_TOKENS = tuple(byte + 1 for byte in b'{["')
-_MAX_ROW_ITEMS = 20_000
 _THREADS = 4
 # Without a limit, a model that likes blanks may never get to the next word.
 _BLANKS = r"[ \t\r\n]{0,40}"
@@ -70,6 +72,8 @@ class Grammars:
         self._vocabulary, self._size = vocabulary, size
         self._mask_bytes = 4 * -(-size // 32)
         self._lock, self._compiling = threading.Lock(), threading.Lock()
+        self._waiting = 0
+        self._trial = SchemaTrial()
         self._compiled: OrderedDict[str, JsonGrammar] = OrderedDict()
         self._tokenizer: Any = None
         self._executor: Any = None
@@ -85,19 +89,31 @@ class Grammars:
     def compile(self, source: str) -> JsonGrammar:
         """The grammar for llguidance's own text of it. Takes up to seconds, without the interpreter's lock for most of them.
 
-        Raises RequestError: 400 with the cause for a grammar that cannot be met, 503 when others have been compiling for too long.
+        Raises RequestError: 400 with the cause for a grammar that cannot be met or takes too long, 503 when too many others wait or have
+        been compiling for too long.
         """
         library = _library()
         found = self._find(source)
         if found is not None:
             return found
-        if not self._compiling.acquire(timeout=COMPILE_SECONDS):
-            raise _refusal("other schemas are being compiled; try again", "busy", 503)
+        self._wait()
         try:
             # Another thread may have been at the same one.
             return self._find(source) or self._keep(source, JsonGrammar(self, source, *self._compile(library, source)))
         finally:
             self._compiling.release()
+
+    def _wait(self) -> None:
+        with self._lock:
+            crowded = self._waiting >= MAX_WAITING
+            self._waiting += not crowded
+        if not crowded:
+            crowded = not self._compiling.acquire(timeout=COMPILE_SECONDS)
+            with self._lock:
+                self._waiting -= 1
+        if crowded:
+            message, again = "other schemas are being compiled; try again", {"Retry-After": "2"}
+            raise RequestError(message, status=503, code="busy", param="response_format", headers=again)
 
     def _find(self, source: str) -> JsonGrammar | None:
         with self._lock:
@@ -113,6 +129,7 @@ class Grammars:
         return grammar
 
     def _compile(self, library: Any, source: str) -> tuple[Any, bytes]:
+        self._trial.check(source)
         if self._tokenizer is None:
             tokenizer = WorldTokenizer(self._vocabulary)
             table = tokenizer.token_bytes
@@ -120,9 +137,7 @@ class Grammars:
             encode = tokenizer.encode if len(table) <= self._size else LongestMatch(table[: self._size]).encode
             self._tokenizer = library.LLTokenizer(_Vocabulary(table, self._size, encode))
             self._executor = library.LLExecutor(max(1, min(_THREADS, (os.cpu_count() or 1) - 1)))
-        # What goes wrong at first is told in words, without the state of a parser in them.
-        limits = library.LLParserLimits(verbose_errors=False, max_items_in_row=_MAX_ROW_ITEMS)
-        matcher = library.LLMatcher(self._tokenizer, source, log_level=0, limits=limits)
+        matcher = library.LLMatcher(self._tokenizer, source, log_level=0, limits=trial_limits(library))
         mask: bytes = matcher.compute_bitmask()
         probe = matcher
         for token in _FIRST_TOKENS:
@@ -190,7 +205,7 @@ class _JsonMatcher:
 
     @property
     def error(self) -> str:
-        return f"response_format leaves no way to go on: {_cause(self.inner)}" if self.failed else ""
+        return f"{DEAD_END}: {_cause(self.inner)}" if self.failed else ""
 
     @property
     def complete(self) -> bool:
@@ -219,6 +234,9 @@ def json_source(schema: str, lenient: bool, functions: Sequence[str]) -> str:
         raise _refusal(f"this schema cannot be read: {shortened(str(error))}") from None
     if not functions:
         return source
+    for name in functions:
+        if any("\ud800" <= character <= "\udfff" for character in name):
+            raise RequestError("tools: the name of a function holds half a character", param="tools")
     bound = json.dumps(json.loads(source)["grammars"][0]["json_schema"])
     names = " | ".join(json.dumps(name) for name in functions)
     return _CALL_OR_ANSWER.replace("NAMES", names).replace("SCHEMA", bound)

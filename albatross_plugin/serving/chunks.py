@@ -31,7 +31,7 @@ else:
 def error_chunk(error: GenerationError) -> str:
     """An error in the form that OpenAI clients raise when they meet it inside a stream."""
     kind = "server_error" if error.status >= 500 else "invalid_request_error"
-    return dumps({"error": {"message": error.message, "type": kind, "param": None, "code": error.code}})
+    return dumps({"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}})
 
 
 class TextOffsets:

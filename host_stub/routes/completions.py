@@ -26,6 +26,9 @@ from host_stub.template import chat_prompt, check_messages, turn_stops
 router = APIRouter(tags=["Completions"], route_class=JsonRoute)
 T = TypeVar("T")
 
+# Calls that may wait for a schema do it in threads of their own: those that everything else shares would fill up.
+SCHEMA_THREADS = 80
+
 
 @router.post("/v1/chat/completions", responses={**streamed(schemas.CHAT_ANSWER, schemas.CHAT_EVENTS), **errors(429, 503)})
 @router.post("/chat/completions", responses={**streamed(schemas.CHAT_ANSWER, schemas.CHAT_EVENTS), **errors(429, 503)})
@@ -105,7 +108,7 @@ async def start(
     try:
         if (body.model_extra or {}).get("response_format") is not None:
             # Compiling a schema may take long, and is no reason to make prompts wait.
-            source = await anyio.to_thread.run_sync(ask_plugins)
+            source = await anyio.to_thread.run_sync(ask_plugins, limiter=_schema_threads(request))
         else:
             source = await in_thread(ask_plugins) if _length(prompt) > LARGE else ask_plugins()
     except Exception as error:
@@ -120,6 +123,15 @@ async def start(
         own += turns
     call = locked.prepare(state, model, body, prompt, own, ids, messages)
     return locked.stream(state, model, call, chat_mode, with_usage) if streaming else locked.once(state, model, call, chat_mode)
+
+
+def _schema_threads(request: Request) -> anyio.CapacityLimiter:
+    """One for the application, made where its loop runs."""
+    state = request.app.state
+    if not hasattr(state, "schema_threads"):
+        state.schema_threads = anyio.CapacityLimiter(SCHEMA_THREADS)
+    limiter: anyio.CapacityLimiter = state.schema_threads
+    return limiter
 
 
 def _check_state(model: Any, body: GenerationBody) -> None:
