@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from types import ModuleType, SimpleNamespace
 from typing import Any
+
+from anyio import to_thread
 
 from albatross_plugin.errors import RequestError
 from albatross_plugin.runner.host import RunnerHost
@@ -14,20 +16,59 @@ from albatross_plugin.runner.host import RunnerHost
 TOO_SHORT = frozenset(("\n\nA", "\n\nQ"))
 
 
-class PluginStream:
-    """A stream of chunks, known again by the point that makes a response of it."""
+# A body of so many bytes, or a grammar, takes longer to check than others should wait for on the event loop.
+HEAVY_BYTES = 65_536
 
-    def __init__(self, source: AsyncGenerator[str, None]) -> None:
+
+class PluginStream:
+    """A stream of chunks, known again by the point that makes a response of it. ``later``: what begins it, in a thread, at ``prepare``."""
+
+    def __init__(self, source: AsyncGenerator[str, None] | None = None, later: Callable[[], Any] | None = None) -> None:
         self.source = source
+        self.later = later
+
+    async def prepare(self) -> AsyncGenerator[str, None]:
+        """The stream, begun. Raises RequestError before anything was sent."""
+        if self.source is None:
+            if self.later is None:
+                raise ValueError("a stream needs a source")
+            begun = await to_thread.run_sync(self.later)
+            self.source = begun.source if isinstance(begun, PluginStream) else begun
+        if self.source is None:
+            raise ValueError("nothing began")
+        return self.source
 
     def __aiter__(self) -> PluginStream:
         return self
 
     async def __anext__(self) -> str:
-        return await self.source.__anext__()
+        return await (await self.prepare()).__anext__()
 
     async def aclose(self) -> None:
-        await self.source.aclose()
+        if self.source is not None:
+            await self.source.aclose()
+
+
+def begin(host: RunnerHost, module: ModuleType, call: Mapping[str, Any], otherwise: Callable[[], Any]) -> Any:
+    """As ``start``, at once or, for what is heavy, in a thread when the answer is waited for. ``otherwise``: the Runner's own path."""
+    if not _is_heavy(call["request"]):
+        started = start(host, module, call)
+        return otherwise() if started is None else started
+
+    def later() -> Any:
+        started = start(host, module, call)
+        return otherwise() if started is None else started
+
+    return PluginStream(later=later) if call["stream"] else _late(later)
+
+
+async def _late(later: Callable[[], Any]) -> AsyncGenerator[Any, None]:
+    async for answer in await to_thread.run_sync(later):
+        yield answer
+
+
+def _is_heavy(request: Any) -> bool:
+    return sent_body(request).get("response_format") is not None or len(getattr(request, "_body", b"")) > HEAVY_BYTES
 
 
 def start(host: RunnerHost, module: ModuleType, call: Mapping[str, Any]) -> Any | None:

@@ -1,12 +1,12 @@
-"""EventResponse: a streamed answer that closes its source in every case, also when the client has gone before the first chunk."""
+"""Streamed answers: one that closes its source in every case, and one that is prepared before its status is sent."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import anyio
-from starlette.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response, StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from albatross_plugin.serving.sse import HEADERS, sse
 
@@ -27,3 +27,15 @@ class EventResponse(StreamingResponse):
             with anyio.CancelScope(shield=True):
                 await self._events.aclose()
                 await self._chunks.aclose()
+
+
+class PreparedResponse(Response):
+    """The response that ``prepare`` gives. What that raises reaches the application's error handlers, since nothing has been sent."""
+
+    def __init__(self, prepare: Callable[[], Awaitable[ASGIApp]]) -> None:
+        super().__init__()
+        self._prepare = prepare
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._prepare()
+        await response(scope, receive, send)

@@ -97,6 +97,18 @@ def refusal(server: Served, _: Models) -> None:
             assert answer.json()["error"]["param"] == "best_of"
 
 
+def large(server: Served, _: Models) -> None:
+    """large bodies"""
+    body = {"prompt": "Hello", **GREEDY, "user": "x" * 70_000}
+    assert ok(server.post(COMPLETIONS, body))["choices"][0]["text"] == text_of(server)
+    assert "".join(part["choices"][0]["text"] for part in chunks(server.events(COMPLETIONS, body))) == text_of(server)
+    for more in ({"prompt": "Hello"}, CHAT, {**CHAT, "tools": TOOLS}):
+        for streamed in (False, True):
+            path = COMPLETIONS if "prompt" in more else CHATS
+            answer = server.post(path, {**body, **more, "best_of": 3, "stream": streamed})
+            assert answer.status_code == 400 and answer.json()["error"]["param"] == "best_of", answer.text[:300]
+
+
 def settings(server: Served, _: Models) -> None:
     """saved settings"""
     ok(server.post("/update-config", {"max_tokens": 3, "temperature": 0}))
@@ -145,7 +157,11 @@ def tools(server: Served, models: Models) -> None:
 def tool_stream(server: Served, _: Models) -> None:
     """tools in a stream"""
     asked = {**CHAT, "tools": TOOLS, "temperature": 0, "stream_options": {"include_usage": True}}
-    choices = [part["choices"][0] for part in chunks(server.events(CHATS, asked)) if part["choices"]]
+    for more in ({}, {"user": "x" * 70_000}):
+        check_call([part["choices"][0] for part in chunks(server.events(CHATS, {**asked, **more})) if part["choices"]])
+
+
+def check_call(choices: list[dict[str, Any]]) -> None:
     calls = [call for choice in choices for call in choice["delta"].get("tool_calls", ())]
     assert calls[0]["function"]["name"] == "weather" and choices[-1]["finish_reason"] == "tool_calls"
     assert "Paris" in "".join(call["function"].get("arguments", "") for call in calls)
@@ -261,6 +277,6 @@ def resident(server: Served) -> int:
 
 
 CHECKS: tuple[Check, ...] = (
-    load, chat, completion, stream, overlap, refusal, settings, state, state_before_load, embeddings, tools, tool_stream, fault, leaving, unload,
+    load, chat, completion, stream, overlap, refusal, large, settings, state, state_before_load, embeddings, tools, tool_stream, fault, leaving, unload,
     switch, other_strategy, gguf, leave,
 )  # fmt: skip

@@ -7,7 +7,7 @@ import inspect
 from types import ModuleType
 from typing import Any
 
-from albatross_plugin.runner.answers import start
+from albatross_plugin.runner.answers import begin
 from albatross_plugin.runner.host import RunnerHost
 from albatross_plugin.runner.points.missing import Missing, member
 
@@ -29,10 +29,10 @@ def install(module: ModuleType, host: RunnerHost) -> None:
     @functools.wraps(original)
     def evaluate(*args: Any, **kwargs: Any) -> Any:
         call = dict(signature.bind(*args, **kwargs).arguments)
-        started = None
-        if host.plugins.owns(call["model"]):
-            started = call["request"].scope.pop(STARTED, None) or start(host, module, call)
-        return original(*args, **kwargs) if started is None else started
+        if not host.plugins.owns(call["model"]):
+            return original(*args, **kwargs)
+        started = call["request"].scope.pop(STARTED, None)
+        return begin(host, module, call, lambda: original(*args, **kwargs)) if started is None else started
 
     vars(module)[original.__name__] = evaluate
     _hide_from_builtin_mode(module, host)

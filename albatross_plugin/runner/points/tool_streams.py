@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from types import ModuleType
 from typing import Any
 
-from albatross_plugin.runner.answers import PluginStream, start
+from albatross_plugin.runner.answers import PluginStream, begin
 from albatross_plugin.runner.host import RunnerHost
 from albatross_plugin.runner.points.completions import STARTED
 from albatross_plugin.runner.points.missing import Missing, member
@@ -48,6 +48,19 @@ class _TextChunks:
         await self._source.aclose()
 
 
+class ToolEvents:
+    """The Runner's events of such a chat, and the stream that they are made from, which is to be prepared before they are sent."""
+
+    def __init__(self, events: AsyncGenerator[str, None], stream: PluginStream) -> None:
+        self._events, self.stream = events, stream
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self._events
+
+    async def aclose(self) -> None:
+        await self._events.aclose()
+
+
 def install(module: ModuleType, host: RunnerHost) -> None:
     """In ``routes.completion``, from v1.8.6 on; older ones know no tools."""
     original = member(module, "async_generator_stream_response_tool_call")
@@ -59,20 +72,19 @@ def install(module: ModuleType, host: RunnerHost) -> None:
     def events(*args: Any, **kwargs: Any) -> Any:
         call = signature.bind(*args, **kwargs).arguments
         model, body, request = call["model"], call["body"], call["request"]
-        source = None
-        if host.plugins.owns(model):
-            asked = {"model": model, "request": request, "body": body, "prompt": call["completion_text"], "stream": True}
-            source = start(host, module, {**asked, "stop": body.stop, "chat_mode": True})
-        if source is None:
+        if not host.plugins.owns(model):
             return original(*args, **kwargs)
-        chunks = _TextChunks(source)
-        request.scope[STARTED] = chunks
-        return _with_errors(original(*args, **kwargs), chunks)
+        asked = {"model": model, "request": request, "body": body, "prompt": call["completion_text"], "stream": True}
+        stream = begin(host, module, {**asked, "stop": body.stop, "chat_mode": True}, lambda: None)
+        if stream is None:
+            return original(*args, **kwargs)
+        chunks = request.scope[STARTED] = _TextChunks(stream)
+        return ToolEvents(_with_errors(original(*args, **kwargs), chunks), stream)
 
     vars(module)["async_generator_stream_response_tool_call"] = events
 
 
-async def _with_errors(events: AsyncIterator[str], chunks: _TextChunks) -> AsyncIterator[str]:
+async def _with_errors(events: AsyncIterator[str], chunks: _TextChunks) -> AsyncGenerator[str, None]:
     try:
         async for event in events:
             yield event
