@@ -56,11 +56,9 @@ def main(arguments: Sequence[str] | None = None, plugins: Plugins | None = None)
     """Serve until told to stop; the exit status. ``plugins``: those already loaded (default: every entry point that is installed)."""
     options = parse_arguments(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    import uvicorn
-
     from host_stub.app import create_app
     from host_stub.guard import Rules
-    from host_stub.server import Server, end_process, raise_file_limit
+    from host_stub.server import Server, end_process, raise_file_limit, server_config
 
     raise_file_limit()
     preload = None
@@ -73,7 +71,7 @@ def main(arguments: Sequence[str] | None = None, plugins: Plugins | None = None)
         return 1
     rules = Rules.of([options.host, *options.allow_host], options.allow_origin, options.api_key)
     app = create_app(rules=rules, plugins=plugins, preload=preload)
-    config = uvicorn.Config(
+    config = server_config(
         app,
         backlog=options.backlog,
         timeout_keep_alive=options.timeout_keep_alive,

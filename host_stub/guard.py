@@ -21,6 +21,8 @@ from host_stub.errors import ApiError, error_body
 logger = logging.getLogger(__name__)
 
 MAX_BODY = 16 * 1024 * 1024
+# Of all headers of a request together, in bytes.
+MAX_HEAD = 64 * 1024
 # How much of a body that is refused is still read, so that the client gets to see the answer.
 MAX_DRAIN = 8 * MAX_BODY
 # Seconds between two parts of a body, and for all of it: half a request must not hold a connection and its memory for ever.
@@ -61,9 +63,15 @@ class Guard:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
+            elif scope["type"] == "websocket":
+                # Nothing here speaks it; a close before the handshake makes the server answer 403.
+                await receive()
+                await send({"type": "websocket.close", "code": 1000})
             return
         headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
         try:
+            if sum(len(key) + len(value) + len(": \r\n") for key, value in scope["headers"]) > MAX_HEAD:
+                raise ApiError(431, f"the headers are larger than {MAX_HEAD} bytes", code="headers_too_large")
             self._check(scope, headers)
             replay = await self._read(headers, receive)
         except ApiError as error:
@@ -75,6 +83,8 @@ class Guard:
     async def _run(self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send) -> None:
         """Answer an unforeseen error in the common shape. Left to the server, it would cost the client its connection."""
         started = False
+        # A probe may ask for the head of an answer alone; the server leaves the body out.
+        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
 
         async def tracked(message: Message) -> None:
             nonlocal started
@@ -82,7 +92,7 @@ class Guard:
             await send(message)
 
         try:
-            await self.app(scope, receive, tracked)
+            await self.app(inner, receive, tracked)
         except Exception as error:
             if started:
                 raise

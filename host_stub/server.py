@@ -10,9 +10,11 @@ import sys
 import threading
 import time
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
+from host_stub.guard import MAX_HEAD
 from host_stub.loads import THREAD_NAME
 from host_stub.state import HostState
 
@@ -20,6 +22,15 @@ logger = logging.getLogger(__name__)
 
 # How long threads that hold the process up may still run after the server's end.
 JOIN_SECONDS = 2.0
+
+
+def server_config(app: Any, **more: Any) -> uvicorn.Config:
+    """uvicorn's settings with bounds on a request's headers; without httptools, uvicorn's own parser has but that on their size."""
+    try:
+        from host_stub.protocol import BoundedProtocol
+    except ImportError:
+        return uvicorn.Config(app, h11_max_incomplete_event_size=MAX_HEAD, **more)
+    return uvicorn.Config(app, http=BoundedProtocol, **more)
 
 
 class Server(uvicorn.Server):

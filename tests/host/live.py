@@ -8,12 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-import uvicorn
 
 from host_stub.app import create_app
 from host_stub.guard import Rules
 from host_stub.plugins import Plugins
-from host_stub.server import Server
+from host_stub.server import Server, server_config
 from host_stub.state import HostState
 
 GRACEFUL_SECONDS = 2
@@ -27,7 +26,7 @@ class LiveHost:
         for name, plugin in plugins:
             loaded.register(plugin, name)
         self.app = create_app(plugins=loaded, rules=rules, preload=preload)
-        config = uvicorn.Config(
+        config = server_config(
             self.app, host="127.0.0.1", port=0, log_config=None, access_log=False, timeout_graceful_shutdown=GRACEFUL_SECONDS
         )
         self.server = Server(config, self.app.state.host)
