@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -9,12 +10,20 @@ from typing import Any, Protocol
 from albatross_plugin.engine.grammar import Grammar
 from albatross_plugin.engine.request import MAX_LOGPROBS, SamplingParams
 from albatross_plugin.errors import RequestError
-from albatross_plugin.parameters import UNSUPPORTED, refuse_unsupported
+from albatross_plugin.parameters import UNSUPPORTED, refuse_unsupported, says_off
 from albatross_plugin.response_format import ResponseFormat, read_response_format
 
 MAX_CHOICES = 128
 MAX_STOP_CHARACTERS = 4 * 1024 * 1024
 MAX_STOPS = 1024
+# Room for any bias that is meant, not for one on each token of the vocabulary, which would cost every step.
+MAX_BIASES = 4096
+MAX_STOP_IDS = 4096
+MAX_METADATA = 16
+# No text that is meant is longer; hosts have lower limits of their own.
+MAX_TOKENS = 10_000_000
+# Short forms of values that are refused: one may be as large as a body.
+_shown = reprlib.repr
 
 
 class ModelDefaults(Protocol):
@@ -83,16 +92,14 @@ class _Body:
 
     def flag(self, name: str) -> bool:
         value = self.own(name)
-        if value is not None and not isinstance(value, bool):
-            raise RequestError(f"{name} must be true or false, got {value!r}", param=name)
-        return bool(value)
+        return value is not None and _truth(name, value)
 
     def whole(self, name: str, fallback: int, low: int, high: int) -> int:
         value = self.own(name)
         if value is None:
             return fallback
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise RequestError(f"{name} must be a whole number from {low} to {high}, got {value!r}", param=name)
+            raise RequestError(f"{name} must be a whole number from {low} to {high}, got {_shown(value)}", param=name)
         return value
 
 
@@ -108,6 +115,7 @@ def read_options(
     """Check and merge every setting of a call. Raises RequestError that names the parameter at fault."""
     source = _Body(body, defaults)
     refuse_unsupported(source.among(UNSUPPORTED), source.undeclared, chat_mode=chat_mode)
+    _check_metadata(source.own("metadata"))
     wanted = read_response_format(source.own("response_format"))
     logprobs = _logprobs(source, chat_mode)
     echo = not chat_mode and source.flag("echo")
@@ -120,7 +128,7 @@ def read_options(
         presence_penalty=source.setting("presence_penalty", model.penalty_alpha_presence),
         frequency_penalty=source.setting("frequency_penalty", model.penalty_alpha_frequency),
         penalty_decay=source.setting("penalty_decay", model.penalty_decay),
-        global_penalty=bool(source.setting("global_penalty", model.global_penalty)),
+        global_penalty=_truth("global_penalty", source.setting("global_penalty", model.global_penalty)),
         seed=source.own("seed"),
         stop_token_ids=_token_ids(stop_token_ids),
         ignore_eos=ignore_eos,
@@ -155,13 +163,8 @@ def _functions(source: _Body) -> list[str]:
 
 
 def _max_tokens(source: _Body, model: ModelDefaults) -> int:
-    newer = source.own("max_completion_tokens")
-    if newer is not None:
-        if isinstance(newer, bool) or not isinstance(newer, int) or newer < 1:
-            raise RequestError(f"max_completion_tokens must be a whole number of at least 1, got {newer!r}", param="max_completion_tokens")
-        return newer
-    value: int = source.setting("max_tokens", model.max_tokens_per_generation)
-    return value
+    name = "max_tokens" if source.own("max_completion_tokens") is None else "max_completion_tokens"
+    return source.whole(name, source.setting("max_tokens", model.max_tokens_per_generation), 1, MAX_TOKENS)
 
 
 def _logprobs(source: _Body, chat_mode: bool) -> int | None:
@@ -182,6 +185,8 @@ def _logit_bias(value: Any) -> tuple[tuple[int, float], ...]:
         return ()
     if not isinstance(value, Mapping):
         raise RequestError("logit_bias must map token ids to numbers", param="logit_bias")
+    if len(value) > MAX_BIASES:
+        raise RequestError(f"logit_bias may hold at most {MAX_BIASES} token ids, got {len(value)}", param="logit_bias")
     pairs = []
     for token, bias in value.items():
         digits = str(token)
@@ -197,22 +202,24 @@ def _logit_bias(value: Any) -> tuple[tuple[int, float], ...]:
 def _token_ids(value: Iterable[Any] | None) -> frozenset[int]:
     if value is None:
         return frozenset()
-    try:
-        return frozenset(value)
-    except TypeError:
-        raise RequestError("stop_token_ids must be a list of token ids", param="stop_token_ids") from None
+    ids = list(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)) else None
+    if ids is None or any(isinstance(each, bool) or not isinstance(each, int) for each in ids[: MAX_STOP_IDS + 1]):
+        raise RequestError("stop_token_ids must be a list of token ids", param="stop_token_ids")
+    if len(ids) > MAX_STOP_IDS:
+        raise RequestError(f"stop_token_ids may hold at most {MAX_STOP_IDS} token ids, got {len(ids)}", param="stop_token_ids")
+    return frozenset(ids)
 
 
 def _stops(stop: Any, source: _Body, model: ModelDefaults, chat_mode: bool) -> tuple[str, ...]:
     """The caller's stops without empties and repeats; in chat the next turn of either side ends the answer too."""
     if stop is not None and not isinstance(stop, (str, list, tuple)):
-        raise RequestError(f"stop must be a string or a list of strings, got {stop!r}", param="stop")
+        raise RequestError(f"stop must be a string or a list of strings, got {_shown(stop)}", param="stop")
     given: list[Any] = [] if stop is None else [stop] if isinstance(stop, str) else list(stop)
     if len(given) > MAX_STOPS:
         raise RequestError(f"stop may hold at most {MAX_STOPS} strings, got {len(given)}", param="stop")
     for item in given:
         if not isinstance(item, str):
-            raise RequestError(f"stop must be a string or a list of strings, got {item!r}", param="stop")
+            raise RequestError(f"stop must be a string or a list of strings, got {_shown(item)}", param="stop")
     if sum(map(len, given)) > MAX_STOP_CHARACTERS:
         raise RequestError(f"stop holds more than {MAX_STOP_CHARACTERS} characters", param="stop")
     if chat_mode:
@@ -222,16 +229,31 @@ def _stops(stop: Any, source: _Body, model: ModelDefaults, chat_mode: bool) -> t
     return tuple(dict.fromkeys(item for item in given if item))
 
 
+def _check_metadata(value: Any) -> None:
+    """It is not read, and has OpenAI's limit."""
+    if value is not None and (not isinstance(value, Mapping) or len(value) > MAX_METADATA):
+        raise RequestError(f"metadata must be an object of at most {MAX_METADATA} pairs", param="metadata")
+
+
+def _truth(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise RequestError(f"{name} must be true or false, got {_shown(value)}", param=name)
+    return value
+
+
 def _include_usage(value: Any) -> bool:
     if value is None:
         return False
     if not isinstance(value, Mapping) and not hasattr(value, "include_usage"):
-        raise RequestError(f"stream_options must be an object, got {value!r}", param="stream_options")
+        raise RequestError(f"stream_options must be an object, got {_shown(value)}", param="stream_options")
+    for name in value if isinstance(value, Mapping) else ():
+        if name not in ("include_usage", "include_obfuscation") and value[name] is not None:
+            raise RequestError(f"unknown parameter stream_options.{name}", code="unknown_parameter", param=f"stream_options.{name}")
     asked = value.get("include_usage") if isinstance(value, Mapping) else value.include_usage
     padding = value.get("include_obfuscation") if isinstance(value, Mapping) else getattr(value, "include_obfuscation", None)
-    if padding not in (None, False):
+    if not says_off(padding, (False,)):
         message = "stream_options.include_obfuscation is not supported by this model"
         raise RequestError(message, code="unsupported_parameter", param="stream_options")
     if asked is not None and not isinstance(asked, bool):
-        raise RequestError(f"stream_options.include_usage must be true or false, got {asked!r}", param="stream_options")
+        raise RequestError(f"stream_options.include_usage must be true or false, got {_shown(asked)}", param="stream_options")
     return bool(asked)

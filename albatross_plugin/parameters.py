@@ -70,6 +70,11 @@ _KNOWN_IN_CHAT = _READ | _HARMLESS | UNSUPPORTED.keys() | _CHAT
 _KNOWN_IN_TEXT = _READ | _HARMLESS | UNSUPPORTED.keys() | _TEXT
 
 
+def says_off(value: Any, off: Collection[object]) -> bool:
+    """Whether ``value`` is unset or one of ``off``. For Python true is 1; for the caller it is not."""
+    return value is None or any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in off)
+
+
 def refuse_unsupported(values: Mapping[str, Any], undeclared: Collection[str], *, chat_mode: bool) -> None:
     """Raises RequestError 400 that names the first parameter which this model cannot honour.
 
@@ -78,12 +83,12 @@ def refuse_unsupported(values: Mapping[str, Any], undeclared: Collection[str], *
     """
     for name, off in UNSUPPORTED.items():
         value = values.get(name)
-        if value is not None and value not in off:
+        if not says_off(value, off):
             raise RequestError(f"{name} is not supported by this model", code="unsupported_parameter", param=name)
     known = _KNOWN_IN_CHAT if chat_mode else _KNOWN_IN_TEXT
     for name in undeclared:
         value = values.get(name)
-        if value is None or name in known or value in _OTHER_ROUTE.get(name, ()):
+        if name in known or says_off(value, _OTHER_ROUTE.get(name, ())):
             continue
         if name in _CHAT or name in _TEXT:
             route = "a chat" if chat_mode else "completions"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+import anyio
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Match, Mount
@@ -28,14 +29,14 @@ def build_routers(host: Any) -> list[APIRouter]:
             raise HTTPException(403, "the counters are not reset in deploy mode")
 
     @router.get("/albatross/profile")
-    def get_profile(reset: bool = False) -> dict[str, float]:
+    async def get_profile(reset: bool = False) -> dict[str, float]:
         """Counters of the serving path since the last reset; all zero unless ALBATROSS_PROFILE=1."""
         if reset:
             allow_reset()
         return profile.snapshot(reset=reset)
 
     @router.post("/albatross/profile/reset")
-    def reset_profile() -> dict[str, bool]:
+    async def reset_profile() -> dict[str, bool]:
         allow_reset()
         profile.reset()
         return {"success": True}
@@ -58,9 +59,16 @@ class _Metrics:
         self._host = host
         self._exporter: Exporter | None = None
         self._lock = threading.Lock()
+        self._limiter: anyio.CapacityLimiter | None = None
 
-    def answer(self, request: Request) -> Response:
+    async def answer(self, request: Request) -> Response:
         """The engine's figures in Prometheus' text format, or in OpenMetrics' where the client asks for it."""
+        # One thread of its own: those that the host works with may all be taken.
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(1)
+        return await anyio.to_thread.run_sync(self._page, request, limiter=self._limiter)
+
+    def _page(self, request: Request) -> Response:
         with self._lock:
             if self._exporter is None:
                 try:
