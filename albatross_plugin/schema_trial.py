@@ -21,9 +21,9 @@ from albatross_plugin.errors import RequestError
 
 logger = logging.getLogger(__name__)
 
-CPU_SECONDS = 2.0
+CPU_SECONDS = 1.0
 """Processor time that a schema may take; ordinary ones of 60,000 characters take less than a tenth of it."""
-WALL_SECONDS = 6.0
+WALL_SECONDS = 4.0
 """The same on a machine that is busy otherwise."""
 _READY = "ready"
 _TOO_LONG = 3

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import pickle
 import random
+import shutil
 import sys
 import threading
+import time
 from typing import Any
 
 import jsonschema
 import pytest
 
-from albatross_plugin.errors import RequestError
+from albatross_plugin.errors import GenerationError, RequestError
 from albatross_plugin.grammar import Grammars, JsonGrammar, json_source, shortened
 from albatross_plugin.response_format import MAX_SCHEMA_CHARACTERS, ResponseFormat, read_response_format
+from albatross_plugin.schema_trial import WALL_SECONDS, SchemaTrial
+from albatross_plugin.serving.chunks import error_chunk
 from albatross_plugin.tokenizer import WorldTokenizer, find_vocabulary
 
 SIZE = 65536
@@ -35,6 +40,9 @@ PERSON = {
     "required": ["name", "age", "kind", "parts", "day"],
     "additionalProperties": False,
 }
+ENDLESS = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"], "additionalProperties": False}
+# Each pattern is compared with every other.
+SLOW = {"type": "object", "patternProperties": {f"^7_{i}_[a-z]+$": {"type": "integer"} for i in range(600)}}
 SCHEMAS: list[dict[str, Any]] = [
     {"type": "object"},
     PERSON,
@@ -134,6 +142,9 @@ def test_a_fault_leaves_no_token_and_does_not_look_like_an_end() -> None:
     broken, good = grammar.start()[0], grammar.start()[0]
     broken.accept(ord("x") + 1)
     assert "no way to go on" in broken.error and not broken.complete
+    fault = GenerationError(broken.error)
+    assert fault.param == json.loads(error_chunk(fault))["error"]["param"] == "response_format"
+    assert GenerationError("the step failed").param is None
     first, second = grammar.masks([broken, good])
     assert not any(first) and any(second) and grammar.masks([broken]) == [first]
 
@@ -153,6 +164,12 @@ def test_a_fault_leaves_no_token_and_does_not_look_like_an_end() -> None:
         ({"type": "array", "uniqueItems": True}, "uniqueItems"),
         ({"type": "string", "format": "colour"}, "colour"),
         ({"const": "\ud800"}, "read"),
+        (ENDLESS, "no text fits it"),
+        ({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"allOf": [{"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"}, "no text fits it"),
+        ({"type": "array", "minItems": 1, "items": {"anyOf": [{"$ref": "#"}, False]}}, "no text fits it"),
+        ({"type": "array", "minItems": 2, "prefixItems": [{}, {"$ref": "#"}]}, "no text fits it"),
+        ({"type": "string", "pattern": ".{0,60000}"}, "maxLength"),
+        ({"items": {"type": "string", "pattern": "(.?){1500}a{501}"}}, "counts beyond"),
         ({"type": "integer", "multipleOf": 1000003}, "multipleOf"),
         ({"allOf": [{"type": "integer", "multipleOf": 499}, {"type": "integer", "multipleOf": 197}]}, "multipleOf"),
         ({"type": "object", "properties": {f"p{i}": {} for i in range(4000)}}, "oo many items"),
@@ -188,12 +205,85 @@ def test_schemas_that_are_deep_or_made_to_blow_up_are_answered() -> None:
 @pytest.mark.parametrize(
     "value",
     [5, "json_object", [], {}, {"type": None}, {"type": "xml"}, {"type": ["json_object"]}, {"type": "json_schema"}, {"type": "json_schema", "json_schema": 3},
-     {"type": "json_schema", "json_schema": {"name": "x"}}, {"type": "json_schema", "json_schema": {"schema": {}, "strict": "yes"}}],
+     {"type": "json_schema", "json_schema": {"name": "x"}}, {"type": "json_schema", "json_schema": {"schema": {}, "strict": "yes"}}, {"type": "json_object", "schema": []},
+     {"type": "json_object", "schema": {"type": "strnig", "$ref": "#"}}],
 )  # fmt: skip
 def test_malformed_response_formats_are_refused(value: Any) -> None:
     with pytest.raises(RequestError) as raised:
         read_response_format(value)
     assert raised.value.param == "response_format"
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [({"type": "text", "json_schema": {"schema": {}}}, "json_schema"), ({"type": "json_object", "json_schema": {}}, "json_schema"),
+     ({"type": "json_schema", "json_schema": {"schema": {}}, "schema": {}}, "schema"), ({"type": "text", "strict": True}, "strict"),
+     ({"type": "json_schema", "json_schema": {"schema": {}, "strick": True}}, "strick")],
+)  # fmt: skip
+def test_members_that_mean_nothing_are_named(value: Any, name: str) -> None:
+    with pytest.raises(RequestError, match=f"no member '{name}'") as raised:
+        read_response_format(value)
+    assert raised.value.param == "response_format"
+    assert read_response_format({"type": "text", name + "x": None}) is None, "null is as if it were not there"
+
+
+def test_an_object_may_come_with_its_schema() -> None:
+    found = read_response_format({"type": "json_object", "schema": ENDLESS | {"required": []}})
+    assert found is not None and json.loads(found.schema) == ENDLESS | {"required": []} and not found.lenient
+    assert read_response_format({"type": "json_object", "schema": {}}) == read_response_format({"type": "json_object"})
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [ENDLESS | {"required": []}, ENDLESS | {"type": ["object", "null"]}, {"properties": ENDLESS["properties"], "required": ["a"]},
+     {"$defs": {"t": {"anyOf": [{"type": "null"}, {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/t"}}]}}, "$ref": "#/$defs/t"},
+     {"$defs": {f"d{i}": {"$ref": f"#/$defs/d{(i * 7 + 1) % 1009}"} if i else {"type": "null"} for i in range(1009)}, "$ref": "#/$defs/d1"},
+     {"$defs": {"a~1/%": {"const": 1}}, "$ref": "#/$defs/a~01~1%25"}, {"$ref": "#elsewhere"}, {"type": "array", "items": False}],
+)  # fmt: skip
+def test_recursion_with_a_way_out_is_taken(schema: dict[str, Any]) -> None:
+    assert wanted(schema)
+
+
+@pytest.mark.parametrize("pattern", [r"^(\w+\s?){1,500}$", "(.?){500}a{500}"])
+def test_patterns_that_count_words_last_for_a_long_text(pattern: str) -> None:
+    matcher, _ = (grammar := compiled({"type": "string", "pattern": pattern})).start()
+    for token in TOKENIZER.encode('"' + "lazy dog and more " * 100):
+        matcher.accept(token)
+        grammar.masks([matcher])
+        assert not matcher.error
+
+
+def test_half_a_character_in_the_name_of_a_function_is_blamed_on_tools() -> None:
+    with pytest.raises(RequestError) as raised:
+        compiled({"type": "integer"}, ["good", "b\ud800d"])
+    assert (raised.value.status, raised.value.param) == (400, "tools")
+
+
+def test_a_schema_that_would_take_minutes_is_given_up_and_the_next_one_is_served(caplog: pytest.LogCaptureFixture) -> None:
+    own = Grammars(TOKENIZER.vocabulary, SIZE)
+    begin = time.monotonic()
+    with pytest.raises(RequestError, match="to compile") as raised:
+        own.compile(json_source(json.dumps(SLOW), False, []))
+    assert (raised.value.status, raised.value.param) == (400, "response_format")
+    assert time.monotonic() - begin < 2 * WALL_SECONDS and "refused" in caplog.text
+    own._trial.check(json_source('{"type":"null"}', False, []))
+    process = own._trial._process
+    assert process is not None and process.poll() is None
+    del own, raised
+    gc.collect()
+    assert process.poll() == 0, "it ends with those who use it"
+
+
+def test_where_no_process_can_be_started_schemas_are_compiled_without_a_trial(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for attribute, value in (("frozen", True), ("executable", "/nowhere/python"), ("executable", shutil.which("false") or "false")):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, attribute, value, raising=False)
+            trial = SchemaTrial()
+            trial.check("")
+            assert trial._process is None
+    assert caplog.text.count("without a limit of time") == 2
 
 
 def test_multiples_that_are_easy_to_check_are_taken() -> None:
@@ -282,6 +372,12 @@ def test_a_compilation_that_is_stuck_does_not_hold_up_for_ever(monkeypatch: pyte
     with own._compiling, pytest.raises(RequestError) as raised:
         own.compile(json_source('{"type":"object"}', False, []))
     assert raised.value.status == 503
+    monkeypatch.setattr("albatross_plugin.grammar.COMPILE_SECONDS", 60)
+    monkeypatch.setattr("albatross_plugin.grammar.MAX_WAITING", 0)
+    with pytest.raises(RequestError) as raised:
+        own.compile(json_source('{"type":"object"}', False, []))
+    assert (raised.value.status, raised.value.headers) == (503, {"Retry-After": "2"})
+    monkeypatch.undo()
     known = compiled({"const": "ready"})
     with GRAMMARS._compiling:
         assert compiled({"const": "ready"}) is known, "what is compiled already waits for nobody"

@@ -178,6 +178,26 @@ def test_what_cannot_be_enforced_is_refused_before_anything_runs(eight: StubHost
     assert eight.engine()["requests"]["accepted"] == before
 
 
+def test_a_schema_that_takes_too_long_holds_up_no_other_call(eight: StubHost) -> None:
+    slow = {"type": "object", "patternProperties": {f"^7_{i}_[a-z]+$": {"type": "integer"} for i in range(600)}}
+
+    def bound(schema: Any) -> Any:
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        return text(eight, response_format=form, max_tokens=1, logit_bias=None)
+
+    with ThreadPoolExecutor(46) as pool:
+        culprit = pool.submit(bound, slow)
+        others = [pool.submit(bound, {"type": "integer", "minimum": i}) for i in range(45)]
+        meanwhile = 0
+        while not culprit.done():
+            # Saving settings takes one of the threads that everybody shares.
+            assert eight.client.post("/update-config", json={}).status_code == 200
+            meanwhile += 1
+        assert meanwhile > 10
+        assert (culprit.result().status_code, culprit.result().json()["error"]["param"]) == (400, "response_format")
+        assert {answer.result().status_code for answer in others} == {200}
+
+
 def test_the_official_client_parses_into_a_model(eight: StubHost) -> None:
     from pydantic import BaseModel
 
