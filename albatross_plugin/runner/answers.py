@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
+from anyio.lowlevel import RunVar
 
 from albatross_plugin.errors import RequestError
 from albatross_plugin.runner.host import RunnerHost
@@ -18,6 +19,9 @@ TOO_SHORT = frozenset(("\n\nA", "\n\nQ"))
 
 # A body of so many bytes, or a grammar, takes longer to check than others should wait for on the event loop.
 HEAVY_BYTES = 65_536
+# Some wait there for their turn to compile; in the threads that the host's other routes share they would hold these up.
+_HEAVY_THREADS = 80
+_limiter: RunVar[CapacityLimiter] = RunVar("albatross_plugin.runner.heavy")
 
 
 class PluginStream:
@@ -32,7 +36,7 @@ class PluginStream:
         if self.source is None:
             if self.later is None:
                 raise ValueError("a stream needs a source")
-            begun = await to_thread.run_sync(self.later)
+            begun = await _in_thread(self.later)
             self.source = begun.source if isinstance(begun, PluginStream) else begun
         if self.source is None:
             raise ValueError("nothing began")
@@ -62,8 +66,16 @@ def begin(host: RunnerHost, module: ModuleType, call: Mapping[str, Any], otherwi
     return PluginStream(later=later) if call["stream"] else _late(later)
 
 
+async def _in_thread(work: Callable[[], Any]) -> Any:
+    limiter = _limiter.get(None)
+    if limiter is None:
+        limiter = CapacityLimiter(_HEAVY_THREADS)
+        _limiter.set(limiter)
+    return await to_thread.run_sync(work, limiter=limiter)
+
+
 async def _late(later: Callable[[], Any]) -> AsyncGenerator[Any, None]:
-    async for answer in await to_thread.run_sync(later):
+    async for answer in await _in_thread(later):
         yield answer
 
 
