@@ -58,7 +58,7 @@ def test_mem_3_one_of_two_racing_loads_wins(host: LiveHost, plugin: WordPlugin) 
         status = host.status()
         assert status["status"] == 2 and status["words"] == {"loaded": False, "loading": True}
         refused = host.client.post("/v1/completions", json={"prompt": "a"})
-        assert refused.status_code == 400 and refused.json()["error"]["code"] == "model_not_loaded"
+        assert refused.status_code == 503 and refused.json()["error"]["code"] == "model_loading"
         plugin.hold.set()
         codes = sorted(answer.result(20).status_code for answer in answers)
     assert codes == [200, 304, 304, 304]
