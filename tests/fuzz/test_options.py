@@ -71,3 +71,35 @@ def test_a_seed_of_any_size_moves_by_the_choice(value: dict[str, Any], top: int,
     found = read({**value, "seed": top, "n": 6}, None, None, False, None)
     assert isinstance(found, GenerationOptions)
     assert isinstance(found.for_choice(shift), SamplingParams)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("best_of", True, "best_of"), ("echo", 0, "echo"), ("min_tokens", False, "min_tokens"), ("use_beam_search", 0, "use_beam_search"),
+        ("max_completion_tokens", module.MAX_TOKENS + 1, "max_completion_tokens"), ("max_tokens", module.MAX_TOKENS + 1, "max_tokens"),
+        ("logit_bias", {str(token): 1 for token in range(4097)}, "logit_bias"), ("metadata", {str(key): "" for key in range(17)}, "metadata"),
+        ("metadata", "a", "metadata"), ("stream_options", {"foo": 1}, "stream_options.foo"), ("global_penalty", "no", "global_penalty"),
+        ("stream_options", {"include_obfuscation": 0}, "stream_options"), ("n", [1] * 100_000, "n"),
+    ],
+)  # fmt: skip
+def test_limits_and_truth_values_of_a_chat(name: str, value: object, said: str) -> None:
+    refused = read({name: value}, None, None, True, None)
+    assert isinstance(refused, RequestError) and refused.param == said and len(refused.message) < 200
+
+
+@pytest.mark.parametrize("ids", [[1] * 4097, [True], ["1"], "12", {"1": 1}, 5])
+def test_stop_tokens_are_ids_and_few(ids: object) -> None:
+    refused = read({}, None, ids, False, None)
+    assert isinstance(refused, RequestError) and refused.param == "stop_token_ids"
+
+
+def test_what_is_at_a_limit_is_taken() -> None:
+    body = {
+        "max_tokens": module.MAX_TOKENS,
+        "logit_bias": {str(token): 1 for token in range(4096)},
+        "metadata": {str(key): "" for key in range(16)},
+    }
+    found = read({**body, "best_of": 1, "stream_options": {"include_usage": True}}, None, list(range(4096)), True, None)
+    assert isinstance(found, GenerationOptions) and found.sampling.max_tokens == module.MAX_TOKENS and found.include_usage
+    assert (len(found.sampling.logit_bias), len(found.sampling.stop_token_ids)) == (4096, 4096)
