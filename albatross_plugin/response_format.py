@@ -112,9 +112,10 @@ def _check_multiples(schema: Mapping[str, Any]) -> None:
 
 def _check_patterns(schema: Mapping[str, Any]) -> None:
     for item in _parts(schema):
-        pattern = item.get("pattern")
-        if isinstance(pattern, str) and not pattern.startswith("^") and sum(map(_number, _COUNT.findall(pattern))) > MAX_COUNT:
-            raise _refusal(f"response_format: pattern {_shown(pattern)} counts beyond {MAX_COUNT}; begin it with ^, or use maxLength")
+        names = item.get("patternProperties")
+        for pattern in (item.get("pattern"), *(names if isinstance(names, Mapping) else ())):
+            if isinstance(pattern, str) and not pattern.startswith("^") and sum(map(_number, _COUNT.findall(pattern))) > MAX_COUNT:
+                raise _refusal(f"response_format: pattern {_shown(pattern)} counts beyond {MAX_COUNT}; begin it with ^, or use maxLength")
 
 
 def _number(digits: str) -> int:

@@ -169,6 +169,7 @@ def test_a_fault_leaves_no_token_and_does_not_look_like_an_end() -> None:
         ({"type": "array", "minItems": 1, "items": {"anyOf": [{"$ref": "#"}, False]}}, "no text fits it"),
         ({"type": "array", "minItems": 2, "prefixItems": [{}, {"$ref": "#"}]}, "no text fits it"),
         ({"type": "string", "pattern": ".{0,60000}"}, "maxLength"),
+        ({"patternProperties": {"a.{3000}b": {}}}, "counts beyond"),
         ({"items": {"type": "string", "pattern": "(.?){1500}a{501}"}}, "counts beyond"),
         ({"type": "integer", "multipleOf": 1000003}, "multipleOf"),
         ({"allOf": [{"type": "integer", "multipleOf": 499}, {"type": "integer", "multipleOf": 197}]}, "multipleOf"),

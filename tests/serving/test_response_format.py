@@ -63,25 +63,25 @@ def test_whole_answers_with_choices_and_prompts(eight: StubHost) -> None:
 
 
 def test_streams_say_what_whole_answers_say(eight: StubHost) -> None:
-    client = openai.OpenAI(base_url=eight.url + "/v1", api_key="none", max_retries=0)
-    for ask in (client.chat.completions.create, client.completions.create):
-        more: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}]} if "chat" in ask.__module__ else {"prompt": "hello"}
-        call = {
-            **more,
-            "model": "x",
-            "seed": 7,
-            "n": 2,
-            "max_tokens": 300,
-            "top_p": 1,
-            "extra_body": {"response_format": FORM, "logit_bias": BIAS},
-        }
-        parts, reasons = ["", ""], ["", ""]
-        for chunk in ask(stream=True, **call):
-            for choice in chunk.choices:
-                parts[choice.index] += (choice.delta.content if "chat" in ask.__module__ else choice.text) or ""
-                reasons[choice.index] = choice.finish_reason or reasons[choice.index]
-        whole = [choice.message.content if "chat" in ask.__module__ else choice.text for choice in ask(**call).choices]
-        assert parts == whole and all(map(valid, whole)) and reasons == ["stop", "stop"]
+    with openai.OpenAI(base_url=eight.url + "/v1", api_key="none", max_retries=0) as client:
+        for ask in (client.chat.completions.create, client.completions.create):
+            more: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}]} if "chat" in ask.__module__ else {"prompt": "hello"}
+            call = {
+                **more,
+                "model": "x",
+                "seed": 7,
+                "n": 2,
+                "max_tokens": 300,
+                "top_p": 1,
+                "extra_body": {"response_format": FORM, "logit_bias": BIAS},
+            }
+            parts, reasons = ["", ""], ["", ""]
+            for chunk in ask(stream=True, **call):
+                for choice in chunk.choices:
+                    parts[choice.index] += (choice.delta.content if "chat" in ask.__module__ else choice.text) or ""
+                    reasons[choice.index] = choice.finish_reason or reasons[choice.index]
+            whole = [choice.message.content if "chat" in ask.__module__ else choice.text for choice in ask(**call).choices]
+            assert parts == whole and all(map(valid, whole)) and reasons == ["stop", "stop"]
 
 
 def test_any_object(eight: StubHost) -> None:
@@ -205,14 +205,14 @@ def test_the_official_client_parses_into_a_model(eight: StubHost) -> None:
         name: str
         ok: bool
 
-    client = openai.OpenAI(base_url=eight.url + "/v1", api_key="none", max_retries=0)
-    answer = client.chat.completions.parse(
-        model="x",
-        messages=[{"role": "user", "content": "hello"}],
-        response_format=Thing,
-        seed=3,
-        max_tokens=400,
-        logit_bias=BIAS,
-        top_p=0.5,
-    )
-    assert isinstance(answer.choices[0].message.parsed, Thing)
+    with openai.OpenAI(base_url=eight.url + "/v1", api_key="none", max_retries=0) as client:
+        answer = client.chat.completions.parse(
+            model="x",
+            messages=[{"role": "user", "content": "hello"}],
+            response_format=Thing,
+            seed=3,
+            max_tokens=400,
+            logit_bias=BIAS,
+            top_p=0.5,
+        )
+        assert isinstance(answer.choices[0].message.parsed, Thing)
