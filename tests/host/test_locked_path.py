@@ -169,7 +169,7 @@ def test_penalties_change_a_repetition(server: LiveHost, models: Path) -> None:
 @pytest.mark.parametrize("name", ["random.pth", "random.gguf"])
 @pytest.mark.parametrize(
     ("parameter", "value"),
-    [("n", 2), ("logprobs", 2), ("echo", True), ("best_of", 2), ("logit_bias", {"33": -100}), ("suffix", "x"), ("invented", 1)],
+    [("n", 2), ("logprobs", 2), ("echo", True), ("best_of", 2), ("best_of", True), ("echo", 0), ("logit_bias", {"33": -100}), ("suffix", "x"), ("invented", 1)],
 )
 def test_api_3_what_is_not_served_is_named(server: LiveHost, models: Path, name: str, parameter: str, value: object) -> None:
     if server.status()["model"] != "random" or not str(server.state.model.model_path).endswith(name):
@@ -281,6 +281,8 @@ def test_embeddings(server: LiveHost, models: Path) -> None:
         assert client.embeddings.create(model="m", input="a big apple").data[0].embedding == pytest.approx(vector)
     for value in ("", [], [[]], [""], [70000], [-1], [["a"]], 5):
         assert post("/v1/embeddings", json={"input": value}).status_code == 400, value
+    refused = post("/v1/embeddings", json={"input": "a", "dimensions": 5})
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "dimensions"
 
 
 def test_smp_5_a_poisoned_output_fails_one_request(server: LiveHost, models: Path) -> None:
