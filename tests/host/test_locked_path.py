@@ -169,7 +169,17 @@ def test_penalties_change_a_repetition(server: LiveHost, models: Path) -> None:
 @pytest.mark.parametrize("name", ["random.pth", "random.gguf"])
 @pytest.mark.parametrize(
     ("parameter", "value"),
-    [("n", 2), ("logprobs", 2), ("echo", True), ("best_of", 2), ("best_of", True), ("echo", 0), ("logit_bias", {"33": -100}), ("suffix", "x"), ("invented", 1)],
+    [
+        ("n", 2),
+        ("logprobs", 2),
+        ("echo", True),
+        ("best_of", 2),
+        ("best_of", True),
+        ("echo", 0),
+        ("logit_bias", {"33": -100}),
+        ("suffix", "x"),
+        ("invented", 1),
+    ],
 )
 def test_api_3_what_is_not_served_is_named(server: LiveHost, models: Path, name: str, parameter: str, value: object) -> None:
     if server.status()["model"] != "random" or not str(server.state.model.model_path).endswith(name):
