@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import string
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -16,16 +15,10 @@ from typing import Any
 from host_stub.bodies import ChatCompletionBody, neutral
 from host_stub.errors import ApiError
 from host_stub.sse import DONE, close, dumps
+from host_stub.tool_text import HEAD, complete, read_call
 
 MAX_CALLS_KEPT = 1000
 PREFIX = "System{interface} You are a helpful assistant with access to the following functions. Use them if required -{functions}\n\n"
-HEAD = re.compile(r"(\w+)\s*```\w*\s*tool_call\(")
-BLOCK = re.compile(r"(\w+)\s*```\w*\s*tool_call\((.*?)\)?\s*(?:```|\Z)", re.DOTALL)
-ARGUMENT = re.compile(r"""(['"])([^'"\n]+)\1\s*[=:]\s*(?:(['"])(.*?)\3(?=\s*(?:,|\Z))|([^,\s]+))""", re.DOTALL)
-# An argument whose value has begun and has no end.
-BEGUN = re.compile(r"""(['"])([^'"\n]+)\1\s*[=:]\s*['"]?(.*)\Z""", re.DOTALL)
-LAST_MARKS = re.compile(r"""(?<=['"])\s*\)\s*`{0,2}\s*\Z""")
-CLOSED = re.compile(r"\)\s*```")
 FENCE = "\n```python\ntool_call("
 
 
@@ -103,41 +96,6 @@ def _functions(tools: Any) -> tuple[str | None, list[str]]:
     return json.dumps(functions, indent=2), names
 
 
-def parse_call(text: str) -> tuple[str, dict[str, str]] | None:
-    """Name and arguments of the first call in ``text``."""
-    found = BLOCK.search(text)
-    if found is None:
-        return None
-    return found.group(1), {m.group(2): _value(m) for m in ARGUMENT.finditer(found.group(2).strip())}
-
-
-def _value(argument: re.Match[str]) -> str:
-    return argument.group(4) if argument.group(3) else argument.group(5)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def parse_cut_call(text: str) -> tuple[str, str] | None:
-    """Name and arguments of a call that breaks off, as JSON that breaks off too: it ends within the last value, or lacks its brace."""
-    head = HEAD.search(text)
-    if head is None:
-        return None
-    rest, at = LAST_MARKS.sub("", text[head.end() :]), 0
-    whole: dict[str, str] = {}
-    # A value is whole once its quote is closed, or once something follows where it has none.
-    for argument in ARGUMENT.finditer(rest):
-        if not argument.group(3) and (argument.group(5)[0] in "'\"" or argument.end() == len(rest)):
-            break
-        whole[argument.group(2)], at = _value(argument), argument.end()
-    parts = [f"{_json(name)}: {_json(value)}" for name, value in whole.items()]
-    begun = BEGUN.search(rest, at)
-    if begun is not None:
-        parts.append(f"{_json(begun.group(2))}: {_json(begun.group(3))[:-1]}")
-    return head.group(1), "{" + ", ".join(parts)
-
-
 def _call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
@@ -146,7 +104,7 @@ def apply_to_answer(answer: dict[str, Any], call_id: str) -> dict[str, Any]:
     """Turn an answer whose text is a call into one that carries ``tool_calls``."""
     choice = answer["choices"][0]
     text = choice["message"]["content"] or ""
-    read = _read(text, choice.get("finish_reason"))
+    read = read_call(text, choice.get("finish_reason"))
     if read is not None:
         name, arguments, reason = read
         choice["message"].update(content=None, tool_calls=[_call(call_id, name, arguments)])
@@ -222,7 +180,7 @@ async def _converted(source: AsyncIterator[Any], use: ToolUse, with_usage: bool,
         ended = choice.get("finish_reason")
         if HEAD.search(held.text) is not None:
             # Log-probabilities cover the whole answer, as they do without a stream.
-            if ended or (_complete(held.text) and held.form is None):
+            if ended or (complete(held.text) and held.form is None):
                 for event in _call_chunks(held, use.call_id or "", ended):
                     yield event
                 async for rest in _only_the_end(source, with_usage):
@@ -252,11 +210,6 @@ def _choices(chunk: Any) -> dict[str, Any] | None:
     return data if data is not None and data.get("choices") else None
 
 
-def _complete(text: str) -> bool:
-    after = text[HEAD.search(text).end() :]  # type: ignore[union-attr]
-    return CLOSED.search(after) is not None or "\n\n" in after
-
-
 def _may_become_call(text: str, names: list[str]) -> bool:
     """Whether the head of a call can still follow. Models write the name first, or after a few words."""
     longest = max(map(len, names), default=32)
@@ -267,7 +220,7 @@ def _may_become_call(text: str, names: list[str]) -> bool:
 
 def _call_chunks(held: _Held, call_id: str, ended: str | None) -> list[str]:
     """The call in the held text: its head with all log-probabilities, its arguments, and the end."""
-    name, arguments, reason = _read(held.text, ended) or (HEAD.search(held.text).group(1), "{}", "tool_calls")  # type: ignore[union-attr]
+    name, arguments, reason = read_call(held.text, ended) or (HEAD.search(held.text).group(1), "{}", "tool_calls")  # type: ignore[union-attr]
     whole = _call(call_id, name, arguments)
     head: dict[str, Any] = {**whole, "index": 0, "function": {"name": name, "arguments": ""}}
     rest: dict[str, Any] = {"index": 0, "function": {"arguments": whole["function"]["arguments"]}}
@@ -275,15 +228,6 @@ def _call_chunks(held: _Held, call_id: str, ended: str | None) -> list[str]:
     first = held.take(delta={**role, "content": None, "tool_calls": [head]}, finish_reason=None)
     others: list[tuple[dict[str, Any], str | None]] = [({"tool_calls": [rest]}, None), ({}, reason)]
     return [first, *(held.chunk({"index": 0, "delta": delta, "finish_reason": end}) for delta, end in others)]
-
-
-def _read(text: str, ended: str | None) -> tuple[str, str, str] | None:
-    """Name, arguments and reason of the end of the call in ``text``. One that the limit cut is none to execute: it must not look whole."""
-    if ended == "length" and HEAD.search(text) is not None and not _complete(text):
-        cut = parse_cut_call(text)
-        return None if cut is None else (*cut, "length")
-    parsed = parse_call(text)
-    return None if parsed is None else (parsed[0], _json(parsed[1]), "tool_calls")
 
 
 async def _only_the_end(source: AsyncIterator[Any], with_usage: bool) -> AsyncIterator[Any]:

@@ -15,7 +15,8 @@ from host_stub.bodies import ChatCompletionBody
 from host_stub.errors import ApiError
 from host_stub.sse import frames
 from host_stub.template import chat_prompt, check_messages
-from host_stub.tools import MAX_CALLS_KEPT, ToolMemory, ToolUse, apply_to_answer, apply_to_stream, parse_call, parse_cut_call
+from host_stub.tool_text import parse_call, parse_cut_call
+from host_stub.tools import MAX_CALLS_KEPT, ToolMemory, ToolUse, apply_to_answer, apply_to_stream
 
 CALL = 'get_weather\n```python\ntool_call("city"="Paris", "days"="3")\n```'
 WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "d", "parameters": {"type": "object"}}}
