@@ -122,6 +122,6 @@ def test_parts_of_the_plugin_work_without_the_others(tmp_path: Path, part: str, 
 
 
 def test_the_host_works_without_the_plugin(tmp_path: Path) -> None:
-    for package in ("fastapi", "uvicorn", "httpx"):
+    for package in ("fastapi", "uvicorn", "httpx", "httptools"):
         peers.need(package)
     run_python(BLOCKED_IMPORTS.format(blocked=["albatross_plugin"], modules=list(modules("host_stub"))), tmp_path)
