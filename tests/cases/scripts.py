@@ -13,6 +13,7 @@ from albatross_plugin.tokenizer import WorldTokenizer, find_vocabulary
 TEXT_START = "!"
 CHAT_START = ":"
 WIDTH = 64
+_written: dict[Path, tuple[int | str, ...]] = {}
 
 
 @lru_cache(maxsize=1)
@@ -32,6 +33,7 @@ def tokens(*pieces: str) -> list[int]:
 
 def write_script(path: Path, *script: int, also: str = CHAT_START) -> Path:
     """A model that says ``script`` and then the end of text, after "!" and after ``also``, the end of a chat's prompt."""
+    assert _written.setdefault(path, (*script, also)) == (*script, also), f"{path.name} says something else already"
     if path.exists():
         return path
     start, other = tokens(TEXT_START, also)

@@ -104,7 +104,7 @@ def test_tok_5_r8_the_time_of_a_token_does_not_grow_with_the_text(load: Load, mo
 def test_tok_5_r22_a_paragraph_may_begin_with_a_or_q(load: Load, models: Path) -> None:
     host = load(write_script(models / "paragraph.pth", *tokens("Hi", "\n\n", "A", " well", "\n", "Q")))
     assert ask(host, "/v1/chat/completions", {**CHAT, "assistant_name": "x"}).text == "Hi\n\nA well\nQ"
-    host = load(write_script(models / "names.pth", *tokens("Hi", "\n\n", "Bob", " well", "\n", "Answer")))
+    host = load(write_script(models / "people.pth", *tokens("Hi", "\n\n", "Bob", " well", "\n", "Answer")))
     for more in ({}, {"stop": None}):
         assert ask(host, "/v1/chat/completions", {**CHAT, "assistant_name": "x", **more}).text == "Hi\n\nBob well\nAnswer", more
 
