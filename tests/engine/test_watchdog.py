@@ -49,7 +49,8 @@ def test_a_worker_that_comes_back_after_it_was_given_up_works_for_nobody(caplog:
         assert refused.value.status == 503
         hang.open()
         eventually(lambda: hang.closed == 1)
-        assert len(hang.plans) == 1
+        # On a busy machine it was given up before its first step.
+        assert len(hang.plans) <= 1
     assert not [record for record in caplog.records if record.levelno == logging.WARNING and "left behind" in record.message]
 
 

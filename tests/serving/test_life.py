@@ -214,7 +214,8 @@ def test_mem_1_unloading_gives_everything_back(host: StubHost, models: Path) -> 
         assert host.switch("", "").status_code == 200
         sizes.append(process.memory_info().rss)
         threads.append(process.num_threads())
-    assert threads[-1] <= threads[1]
+    # The host's pool may hold another idle thread; a worker that stayed would be one in each turn.
+    assert threads[-1] <= threads[1] + 2, threads
     assert sizes[-1] - sizes[2] < 20e6, [round(s / 1e6) for s in sizes]
     assert host.client.post("/v1/completions", json={"prompt": "a"}).status_code == 400
 
