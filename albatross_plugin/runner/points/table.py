@@ -20,6 +20,7 @@ from albatross_plugin.runner.points import (
     routes,
     status,
     streams,
+    switches,
     tool_streams,
 )
 
@@ -47,6 +48,7 @@ POINTS = (
     Point("embeddings", "routes.completion", embeddings.install),
     Point("exit", "routes.completion", leave.install),
     Point("routes", "routes.completion", routes.install),
+    Point("switches", "routes.config", switches.install),
     Point("status", "routes.config", status.install),
     Point("refusals", "main", refusals.install),
     Point("own mode", "albatross_engine.config", builtin.install, late=True),

@@ -1,4 +1,4 @@
-"""How a launched Runner ends by a signal while it answers."""
+"""A launched Runner under what comes at a bad moment: a signal while it answers, and a switch during a switch."""
 
 from __future__ import annotations
 
@@ -50,6 +50,25 @@ def test_a_signal_ends_running_answers_and_the_process(tmp_path: Path, number: s
             reader.join(5)
     assert len(last) == 2 and all("error" in json.loads(line.removeprefix("data: ")) for line in last), last
     assert whole and whole[0] >= 500, whole
+
+
+def test_of_two_switches_at_once_one_is_carried_out(tmp_path: Path) -> None:
+    main = put_together("new", tmp_path)
+    switching = main.parent / "routes" / "switching.py"
+    # Long enough after the look at the status for the other one to look there too.
+    line = "    global_var.set(global_var.Model, None)\n"
+    switching.write_text(switching.read_text().replace(line, "    __import__('time').sleep(1)\n" + line))
+    with Served(launcher(main)) as server:
+        said: list[int] = []
+        body = (models_of_this_run().f1, STRATEGY)
+        switches = [threading.Thread(target=lambda: said.append(server.switch(*body).status_code)) for _ in range(2)]
+        for each in switches:
+            each.start()
+        for each in switches:
+            each.join(30)
+        assert sorted(said) == [200, 304]
+        assert server.client.get("/status").json()["albatross"]["phase"] == "ready"
+        assert server.switch("", STRATEGY).json() == "success", "the next one is let through"
 
 
 def wait_for_running(server: Served, count: int) -> None:
