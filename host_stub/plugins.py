@@ -38,10 +38,10 @@ class Plugins:
                 if self.manager.has_plugin(point.name):
                     raise ValueError("another plugin has this name already")
                 self.register(point.load(), point.name)
-            except (KeyboardInterrupt, SystemExit):
+            except KeyboardInterrupt:
                 raise
             except BaseException as error:
-                # Extension modules may raise a BaseException (a panic), which must not stop the host either.
+                # Extension modules may raise a BaseException (a panic), others sys.exit; neither must stop the host.
                 logger.error("plugin %s (%s) was not loaded: %s: %s", point.name, point.value, type(error).__name__, _one_line(error))
                 continue
             dist = point.dist
@@ -96,7 +96,7 @@ class Plugins:
                 continue
             try:
                 answers.append(implementation.function(*(arguments[arg] for arg in implementation.argnames)))
-            except (KeyboardInterrupt, SystemExit):
+            except KeyboardInterrupt:
                 raise
             except BaseException as error:
                 logger.error("plugin %s failed in %s: %s: %s", implementation.plugin_name, name, type(error).__name__, _one_line(error))

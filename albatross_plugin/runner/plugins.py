@@ -31,13 +31,13 @@ class Plugins:
             if self._manager.has_plugin(point.name):
                 raise ValueError("another plugin has this name already")
             self._manager.register(point.load(), point.name)
-        except (KeyboardInterrupt, SystemExit):
+        except KeyboardInterrupt:
             raise
         except BaseException as error:
-            # Extension modules may raise a BaseException (a panic), which must not stop the Runner either.
+            # Extension modules may raise a BaseException (a panic), others sys.exit; neither must stop the Runner.
             if self._manager.has_plugin(point.name):
                 self._manager.unregister(name=point.name)
-            logger.error("plugin %s (%s) was not loaded: %s: %s", point.name, point.value, type(error).__name__, error)
+            logger.error("plugin %s (%s) was not loaded: %s: %s", point.name, point.value, type(error).__name__, _one_line(error))
             return
         self.names.append(f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.name)
 
@@ -51,7 +51,7 @@ class Plugins:
         """A loaded model. Raises with the reason, always an Exception: the Runner waits for ever after anything else."""
         try:
             model = self._manager.hook.rwkv_runner_create_model(strategy=parsed, model_path=model_path, tokenizer_path=tokenizer or None)
-        except (Exception, KeyboardInterrupt, SystemExit):
+        except (Exception, KeyboardInterrupt):
             raise
         except BaseException as error:
             raise RuntimeError(str(error) or type(error).__name__) from error
@@ -96,8 +96,12 @@ class Plugins:
         for implementation in reversed(getattr(self._manager.hook, name).get_hookimpls()):
             try:
                 answers.append(implementation.function(*(arguments[each] for each in implementation.argnames)))
-            except (KeyboardInterrupt, SystemExit):
+            except KeyboardInterrupt:
                 raise
             except BaseException as error:
-                logger.error("plugin %s failed in %s: %s: %s", implementation.plugin_name, name, type(error).__name__, error)
+                logger.error("plugin %s failed in %s: %s: %s", implementation.plugin_name, name, type(error).__name__, _one_line(error))
         return answers
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:500]

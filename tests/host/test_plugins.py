@@ -26,6 +26,7 @@ BROKEN = {
     "os_error": "raise OSError('libtorch_cpu.so: cannot open shared object file\\nsecond line')",
     "panic": "class Panic(BaseException): pass\nraise Panic('out of a native module')",
     "syntax": "def (",
+    "exit": "import sys\nsys.exit('no accelerator')",
     "foreign_argument": GOOD.replace("strategies()", "strategies(moon)"),
 }
 
@@ -62,10 +63,9 @@ def test_a_plugin_name_is_taken_once(folder: Path, caplog: pytest.LogCaptureFixt
     assert "another plugin has this name" in caplog.text
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_the_user_may_stop_a_load(folder: Path, error: type[BaseException]) -> None:
-    with pytest.raises(error):
-        Plugins().load([point(folder, f"stop_{error.__name__}", f"raise {error.__name__}")])
+def test_the_user_may_stop_a_load(folder: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        Plugins().load([point(folder, "stop", "raise KeyboardInterrupt")])
 
 
 def test_a_hook_that_fails_leaves_the_others_in_place(caplog: pytest.LogCaptureFixture) -> None:
