@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -44,8 +45,29 @@ class Plugins:
     # --- strategies and models --------------------------------------------------------------------------------------
 
     def parse(self, strategy: Any) -> Any | None:
-        """What the first plugin that knows a strategy makes of it, else None."""
-        return self._manager.hook.rwkv_runner_parse_strategy(strategy=strategy) if isinstance(strategy, str) else None
+        """What the first plugin that knows a strategy makes of it, else None. Raises what a plugin raises for a strategy that it offers."""
+        if not isinstance(strategy, str):
+            return None
+        name = "rwkv_runner_parse_strategy"
+        for plugin, function in self._implementations(name, strategy=strategy):
+            try:
+                parsed = function()
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                first = strategy.lower().split()[:1]
+                if isinstance(error, Exception) and self._offered(plugin).issuperset(first) and first:
+                    raise
+                _log_failure(plugin, name, error)
+            else:
+                if parsed is not None:
+                    return parsed
+        return None
+
+    def _offered(self, plugin: str) -> set[str]:
+        """Names and aliases of one plugin's strategies, in small letters."""
+        items = [item for each, items in self._ask_each("rwkv_runner_strategies", _mappings) if each == plugin for item in items]
+        return {str(name).lower() for item in items for name in (item.get("name"), *(item.get("aliases") or ()))}
 
     def create(self, parsed: Any, model_path: str, tokenizer: str | None) -> Any | None:
         """A loaded model. Raises with the reason, always an Exception: the Runner waits for ever after anything else."""
@@ -64,10 +86,10 @@ class Plugins:
         return model is not None and any(each() is model for each in self._models)
 
     def model_types(self) -> list[type]:
-        return [cls for classes in self._ask("rwkv_runner_model_types") for cls in classes or ()]
+        return [cls for _, classes in self._ask_each("rwkv_runner_model_types", _classes) for cls in classes]
 
     def shutdown(self, model: Any) -> None:
-        self._ask("rwkv_runner_shutdown_model", model=model)
+        self._ask_each("rwkv_runner_shutdown_model", lambda answer: answer, model=model)
 
     # --- serving ----------------------------------------------------------------------------------------------------
 
@@ -77,30 +99,59 @@ class Plugins:
 
     def status(self, model: Any | None) -> dict[str, Any]:
         merged: dict[str, Any] = {}
-        for answer in self._ask("rwkv_runner_status", model=model):
-            merged.update(answer or {})
+        for _, answer in self._ask_each("rwkv_runner_status", lambda answer: dict(answer or {}), model=model):
+            merged.update(answer)
         return merged
 
     def strategies(self) -> list[dict[str, Any]]:
-        return [dict(item) for answer in self._ask("rwkv_runner_strategies") for item in answer or ()]
+        return [item for _, items in self._ask_each("rwkv_runner_strategies", _mappings) for item in items]
 
     def device_modes(self) -> list[dict[str, Any]]:
-        return [dict(item) for answer in self._ask("rwkv_runner_device_modes") for item in answer or ()]
+        return [item for _, items in self._ask_each("rwkv_runner_device_modes", _mappings) for item in items]
 
     def routers(self, host: object) -> list[Any]:
-        return [router for answer in self._ask("rwkv_runner_routers", host=host) for router in answer or ()]
+        return [router for _, routers in self._ask_each("rwkv_runner_routers", _routers, host=host) for router in routers]
 
-    def _ask(self, name: str, **arguments: Any) -> list[Any]:
-        """Every plugin's answer to one hook; a plugin that raises is logged and left out."""
+    def _ask_each(self, name: str, read: Callable[[Any], Any], **arguments: Any) -> list[tuple[str, Any]]:
+        """Every plugin's answer to one hook as ``read`` takes it; what raises, or gives what cannot be read, is logged and left out."""
         answers = []
-        for implementation in reversed(getattr(self._manager.hook, name).get_hookimpls()):
+        for plugin, function in self._implementations(name, **arguments):
             try:
-                answers.append(implementation.function(*(arguments[each] for each in implementation.argnames)))
+                answers.append((plugin, read(function())))
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
-                logger.error("plugin %s failed in %s: %s: %s", implementation.plugin_name, name, type(error).__name__, _one_line(error))
+                _log_failure(plugin, name, error)
         return answers
+
+    def _implementations(self, name: str, **arguments: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+        for each in reversed(getattr(self._manager.hook, name).get_hookimpls()):
+            if not (each.wrapper or each.hookwrapper):
+                yield each.plugin_name, functools.partial(each.function, *(arguments[argument] for argument in each.argnames))
+
+
+def _mappings(answer: Any) -> list[dict[str, Any]]:
+    return [dict(item) for item in answer or ()]
+
+
+def _classes(answer: Any) -> list[type]:
+    classes = list(answer or ())
+    for each in classes:
+        if not isinstance(each, type):
+            raise TypeError(f"{each!r} is no class")
+    return classes
+
+
+def _routers(answer: Any) -> list[Any]:
+    routers = list(answer or ())
+    for each in routers:
+        if not isinstance(getattr(each, "routes", None), list):
+            raise TypeError(f"{each!r} is no APIRouter")
+    return routers
+
+
+def _log_failure(plugin: str, name: str, error: BaseException) -> None:
+    logger.error("plugin %s failed in %s: %s: %s", plugin, name, type(error).__name__, _one_line(error))
 
 
 def _one_line(error: BaseException) -> str:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from albatross_plugin.runner.host import RunnerHost
 from albatross_plugin.runner.plugins import Plugins
 
 OWN = EntryPoint("albatross", "albatross_plugin.hooks", "rwkv_runner")
+HOOKS = "import pluggy\nhookimpl = pluggy.HookimplMarker('rwkv_runner')\n"
 
 
 @pytest.fixture
@@ -27,3 +29,53 @@ def test_an_import_that_exits_costs_one_line(beside: Plugins, caplog: pytest.Log
     lines = [record.getMessage() for record in caplog.get_records("setup") if record.levelno == logging.ERROR]
     assert len(lines) == 1 and "plugin foreign " in lines[0] and lines[0].endswith("was not loaded: SystemExit: no accelerator at all")
     assert [each["name"] for each in beside.strategies()] == ["albatross"]
+
+
+WRONG = """
+@hookimpl
+def rwkv_runner_strategies(): return 5
+@hookimpl
+def rwkv_runner_device_modes(): return [1]
+@hookimpl
+def rwkv_runner_status(model): return ["no mapping"]
+@hookimpl
+def rwkv_runner_model_types(): return [int, "x"]
+@hookimpl
+def rwkv_runner_routers(host): return [object()]
+@hookimpl
+def rwkv_runner_parse_strategy(strategy): raise ValueError("what is " + strategy)
+"""
+
+
+@pytest.mark.parametrize("beside", [HOOKS + WRONG], indirect=True)
+def test_wrong_answers_cost_one_line_each_and_nothing_of_the_others(beside: Plugins, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("fastapi")
+    own = Plugins([OWN])
+
+    def failed(name: str) -> bool:
+        lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+        caplog.clear()
+        return len(lines) == 1 and lines[0].startswith(f"plugin foreign failed in rwkv_runner_{name}: ")
+
+    assert beside.strategies() == own.strategies() != [] and failed("strategies")
+    assert beside.device_modes() == own.device_modes() != [] and failed("device_modes")
+    assert beside.status(None) == own.status(None) and failed("status")
+    assert beside.routers(RunnerHost(beside)) != [] and failed("routers")
+    assert beside.parse("albatross batch=3 device=cpu").batch_size == 3
+
+
+@pytest.mark.parametrize("beside", [HOOKS + WRONG], indirect=True)
+def test_wrong_model_types_leave_the_others_in_place(beside: Plugins, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("torch")
+    assert [each.__name__ for each in beside.model_types()] == ["AlbatrossRWKV"]
+    assert "plugin foreign failed in rwkv_runner_model_types: TypeError: 'x' is no class" in caplog.text
+
+
+@pytest.mark.parametrize("beside", [HOOKS + WRONG.replace("return 5", "return [{'name': 'Theirs', 'aliases': ['its']}]")], indirect=True)
+def test_a_plugin_says_what_is_wrong_with_a_strategy_that_it_offers(beside: Plugins, caplog: pytest.LogCaptureFixture) -> None:
+    for strategy in ("theirs 3", "ITS"):
+        with pytest.raises(ValueError, match=f"what is {strategy}"):
+            beside.parse(strategy)
+    for strategy in ("cpu fp32", "", " "):
+        assert beside.parse(strategy) is None
+    assert caplog.text.count("plugin foreign failed in rwkv_runner_parse_strategy: ValueError: what is") == 3

@@ -19,4 +19,8 @@ def install(module: ModuleType, host: RunnerHost) -> None:
         lacking = [name for name in sorted(base.__abstractmethods__) if not callable(getattr(cls, name, None))]
         if lacking:
             logger.error("model class %s lacks %s", cls.__qualname__, ", ".join(lacking))
-        base.register(cls)
+        try:
+            base.register(cls)
+        except Exception as error:
+            # A class that the base itself derives from, say.
+            logger.error("model class %s is not registered: %s", cls.__qualname__, error)
