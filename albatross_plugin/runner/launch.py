@@ -22,8 +22,6 @@ USAGE = f"""usage: albatross-runner [PATH/TO/backend-python/main.py] [{KEEP_BUIL
 
 Starts an unmodified RWKV-Runner with the plugins that are installed. Without a path the Runner is looked for in the current folder
 and in backend-python below it. {KEEP_BUILTIN}: strategies of the Runner's own albatross mode (v1.9.11 and later) stay its own.
-
-Flags of the Runner:
 """
 
 
@@ -36,15 +34,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     keep_builtin = KEEP_BUILTIN in arguments
     arguments = [each for each in arguments if each != KEEP_BUILTIN]
     named = arguments.pop(0) if arguments and not arguments[0].startswith("-") else None
+    asks_help = bool({"-h", "--help"} & set(arguments))
     try:
         checkout = look_at(find_main(named, Path.cwd()))
         _enter(checkout)
         check_python(checkout, sys.path)
     except NotServed as error:
-        sys.stderr.write(f"albatross-runner: {error}\n")
+        if asks_help:
+            sys.stdout.write(f"{USAGE}\nThe flags of the Runner are shown where one is found: {error}\n")
+            return 0
+        late = next((each for each in arguments if Path(each).name == "main.py"), None)
+        hint = f"; the path comes before the flags: albatross-runner {late} ..." if named is None and late is not None else ""
+        sys.stderr.write(f"albatross-runner: {error}{hint}\n")
         return 2
-    if {"-h", "--help"} & set(arguments):
-        sys.stdout.write(USAGE)
+    if asks_help:
+        sys.stdout.write(f"{USAGE}\nFlags of the Runner:\n")
     run(checkout, arguments, keep_builtin=keep_builtin)
     return 0
 

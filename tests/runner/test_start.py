@@ -69,6 +69,9 @@ def test_what_is_no_runner_or_cannot_be_served_is_refused_in_words(tmp_path: Pat
 
     empty = tmp_path / "empty"
     empty.mkdir()
+    assert "the path comes before the flags: albatross-runner ../backend-python/main.py" in refusal(
+        "--port", "8000", "../backend-python/main.py", folder=empty
+    )
     assert "no Runner is in" in refusal(folder=empty)
     (empty / "main.py").write_text("")
     assert "is not the main.py of a Runner: global_var.py" in refusal("empty/main.py")
@@ -155,3 +158,8 @@ def test_help_tells_the_launchers_flag_and_the_runners(tmp_path: Path) -> None:
     put_together("old", tmp_path)
     done = start(tmp_path, "--help")
     assert done.returncode == 0 and launch.KEEP_BUILTIN in done.stdout and "--webui" in done.stdout, done.stderr
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    done = start(empty, "--help")
+    assert done.returncode == 0 and done.stdout.startswith("usage: albatross-runner") and "no Runner is in" in done.stdout, done.stderr
+    assert done.stderr == ""
