@@ -184,6 +184,20 @@ def _refuse(host: RunnerHost, model: Any, body: Any, sent: Mapping[str, Any]) ->
         # Requests run side by side on one model object, so a state file cannot belong to one of them.
         message = "state cannot be set for one request here; use /update-config"
         raise RequestError(message, code="unsupported_parameter", param="state")
+    if hasattr(body, "tools"):
+        _refuse_forced_calls(sent)
     if getattr(body, "tools", None) and sent.get("n") not in (None, 1):
         # The Runner looks for a call in one text alone.
         raise RequestError("n is not supported together with tools", code="unsupported_parameter", param="n")
+
+
+def _refuse_forced_calls(sent: Mapping[str, Any]) -> None:
+    """The Runner reads calls from the text, so it can neither make the model call nor hold arguments to a schema. Raises RequestError."""
+    choice, tools = sent.get("tool_choice"), sent.get("tools")
+    if choice not in (None, "auto", "none") and not (isinstance(choice, dict) and choice.get("type") == "function"):
+        raise RequestError("tool_choice must be auto, none or one of the tools: a call cannot be enforced here", param="tool_choice")
+    for index, tool in enumerate(tools if isinstance(tools, list) else ()):
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if isinstance(function, dict) and function.get("strict"):
+            where = f"tools[{index}].function.strict"
+            raise RequestError(f"{where} is not supported: calls are read from the text", code="unsupported_parameter", param=where)

@@ -152,13 +152,24 @@ def tools(server: Served, models: Models) -> None:
     assert choice["finish_reason"] == "tool_calls", choice
     function = choice["message"]["tool_calls"][0]["function"]
     assert function["name"] == "weather" and json.loads(function["arguments"]) == {"city": "Paris"}
+    check_forced_calls_refused(server)
 
 
 def tool_stream(server: Served, _: Models) -> None:
     """tools in a stream"""
     asked = {**CHAT, "tools": TOOLS, "temperature": 0, "stream_options": {"include_usage": True}}
     for more in ({}, {"user": "x" * 70_000}):
-        check_call([part["choices"][0] for part in chunks(server.events(CHATS, {**asked, **more})) if part["choices"]])
+        parts = chunks(server.events(CHATS, {**asked, **more}))
+        check_call([part["choices"][0] for part in parts[:-1]])
+        assert parts[-1]["choices"] == [] and parts[-1]["usage"]["completion_tokens"] > 0, parts[-1]
+
+
+def check_forced_calls_refused(server: Served) -> None:
+    strict = [{"type": "function", "function": {**TOOLS[0]["function"], "strict": True}}]
+    for param, more in (("tool_choice", {"tool_choice": "required"}), ("tools[0].function.strict", {"tools": strict})):
+        for streamed in (False, True):
+            answer = server.post(CHATS, {**CHAT, "tools": TOOLS, **GREEDY, "stream": streamed, **more})
+            assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text[:300]
 
 
 def check_call(choices: list[dict[str, Any]]) -> None:

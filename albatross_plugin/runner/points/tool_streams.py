@@ -28,6 +28,8 @@ class _TextChunks:
 
     def __init__(self, source: PluginStream) -> None:
         self._source = source
+        # The last chunk of a stream with usage has no choices, which the Runner's reader takes for granted.
+        self.usage: str | None = None
 
     def __aiter__(self) -> AsyncIterator[str]:
         return self
@@ -40,9 +42,9 @@ class _TextChunks:
             content = json.loads(chunk)
             if "error" in content:
                 raise _Failed(chunk)
-            # The last chunk of a stream with usage has no choices.
             if content["choices"]:
                 return chunk
+            self.usage = chunk
 
     async def aclose(self) -> None:
         await self._source.aclose()
@@ -87,6 +89,8 @@ def install(module: ModuleType, host: RunnerHost) -> None:
 async def _with_errors(events: AsyncIterator[str], chunks: _TextChunks) -> AsyncGenerator[str, None]:
     try:
         async for event in events:
+            if event == "[DONE]" and chunks.usage is not None:
+                yield chunks.usage
             yield event
     except _Failed as failed:
         yield failed.event
