@@ -13,7 +13,7 @@ from typing import Any
 from albatross_plugin.errors import RequestError
 from albatross_plugin.schema_ends import can_end
 
-# The time that a schema takes grows with the square of it, for some: some seconds for one of this size.
+# Room for any schema that is meant; what one may cost is bounded where it is tried (schema_trial.py).
 MAX_SCHEMA_CHARACTERS = 65_536
 # The automaton that checks for a multiple has as many states as the digits of `multipleOf` say; those of one place are put together.
 MAX_MULTIPLE = 10_000

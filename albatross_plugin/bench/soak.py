@@ -23,12 +23,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from albatross_plugin.bench.checkpoints import CheckpointError
 from albatross_plugin.bench.chosen_executor import strategy
-from albatross_plugin.bench.host import Host, HostFailed
-from albatross_plugin.bench.openai_client import HttpError
+from albatross_plugin.bench.host import Host
 from albatross_plugin.bench.report import Log, table
 from albatross_plugin.bench.soak_clients import MIXES, Scene, flood, guarded
+from albatross_plugin.bench.soak_command import STOPPED, add_files, run_logged
 from albatross_plugin.bench.soak_faults import CONFIG, FAULTY, OPTIONS, Faults
 from albatross_plugin.bench.soak_models import RingModel, ring_model
 from albatross_plugin.bench.soak_process import Holdings, Level, at_rest, leaks
@@ -242,20 +241,12 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     add("--pace", type=float, default=1.0, help="factor on the time between two switches, floods and faults (default: %(default)s)")
     add("--drift", type=float, default=0.02, help="part by which resident memory may grow after the warm part (default: %(default)s)")
     add("--seed", type=int, default=0, help="of the clients' choices (default: %(default)s)")
-    add("--json", type=Path, help="write the figures to this file")
-    add("--log", type=Path, help="write the log to this file too")
+    add_files(parser, cache=False)
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parse_arguments(arguments)
-    with Log(options.log) as log:
-        log.head(MODULE, arguments if arguments is not None else sys.argv[1:])
-        try:
-            return asyncio.run(soak(options, log))
-        except (CheckpointError, HostFailed, HttpError, ModuleNotFoundError) as error:
-            log.line(f"stopped: {error}")
-            return 1
+    return run_logged(MODULE, arguments, parse_arguments(arguments), soak, (*STOPPED, ModuleNotFoundError))
 
 
 if __name__ == "__main__":

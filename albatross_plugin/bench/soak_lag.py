@@ -14,14 +14,14 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from albatross_plugin.bench.checkpoints import SHAPES, CheckpointError, checkpoint
-from albatross_plugin.bench.host import Host, HostFailed
+from albatross_plugin.bench.checkpoints import SHAPES, checkpoint
+from albatross_plugin.bench.host import Host
 from albatross_plugin.bench.openai_client import HttpError, call, generate, read_head, send
 from albatross_plugin.bench.report import Log, median, percentile, table
 from albatross_plugin.bench.soak import ENVIRONMENT
+from albatross_plugin.bench.soak_command import add_files, run_logged
 
 MODULE = "albatross_plugin.bench.soak_lag"
 PATH = "/v1/completions"
@@ -98,21 +98,12 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     add("--prompts", type=int, default=20, help="long prompts, one after the other (default: %(default)s)")
     add("--bytes", type=int, default=1_000_000, help="length of each (default: %(default)s)")
     add("--limit", type=float, default=50.0, help="milliseconds that the 99th percentile may reach (default: %(default)s)")
-    add("--cache", type=Path, help="folder for the checkpoint (default: the user's cache folder)")
-    add("--json", type=Path, help="write the figures to this file")
-    add("--log", type=Path, help="write the log to this file too")
+    add_files(parser)
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parse_arguments(arguments)
-    with Log(options.log) as log:
-        log.head(MODULE, arguments if arguments is not None else sys.argv[1:])
-        try:
-            return asyncio.run(run(options, log))
-        except (CheckpointError, HostFailed, HttpError) as error:
-            log.line(f"stopped: {error}")
-            return 1
+    return run_logged(MODULE, arguments, parse_arguments(arguments), run)
 
 
 if __name__ == "__main__":

@@ -16,14 +16,14 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from albatross_plugin.bench.checkpoints import SHAPES, CheckpointError, checkpoint
-from albatross_plugin.bench.host import Host, HostFailed
-from albatross_plugin.bench.openai_client import Generation, HttpError, allow_files, generate
+from albatross_plugin.bench.checkpoints import SHAPES, checkpoint
+from albatross_plugin.bench.host import Host
+from albatross_plugin.bench.openai_client import Generation, allow_files, generate
 from albatross_plugin.bench.report import Log, median, percentile
 from albatross_plugin.bench.soak import ENVIRONMENT
+from albatross_plugin.bench.soak_command import STOPPED, add_files, run_logged
 from albatross_plugin.bench.soak_process import Holdings, at_rest, leaks
 
 MODULE = "albatross_plugin.bench.soak_streams"
@@ -120,21 +120,12 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     add("--files", type=int, default=1024, help="files that the server may open (default: %(default)s)")
     add("--max-tokens", type=int, default=16, help="tokens of each answer (default: %(default)s)")
     add("--prompts", type=int, default=40, help="different prompts among them (default: %(default)s)")
-    add("--cache", type=Path, help="folder for the checkpoint (default: the user's cache folder)")
-    add("--json", type=Path, help="write the figures to this file")
-    add("--log", type=Path, help="write the log to this file too")
+    add_files(parser)
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parse_arguments(arguments)
-    with Log(options.log) as log:
-        log.head(MODULE, arguments if arguments is not None else sys.argv[1:])
-        try:
-            return asyncio.run(soak(options, log))
-        except (CheckpointError, HostFailed, HttpError, OSError) as error:
-            log.line(f"stopped: {error}")
-            return 1
+    return run_logged(MODULE, arguments, parse_arguments(arguments), soak, (*STOPPED, OSError))
 
 
 if __name__ == "__main__":

@@ -118,8 +118,8 @@ class Exporter:
             counts.add(past)
         if self._current is not None:
             counts.add(_counts(*self._current))
-        yield from _gauges(_gauge_values(model))
-        yield from _counters(counts.numbers)
+        yield from _singles(_gauge_values(model), GAUGES, GaugeMetricFamily)
+        yield from _singles(counts.numbers, COUNTERS, CounterMetricFamily)
         yield from _histograms(counts.histograms)
 
     def _remember(self, model: AlbatrossRWKV | None) -> None:
@@ -191,18 +191,13 @@ def _add_places(values: dict[Key, float], labels: tuple[str, ...], figures: Work
             values["memory_free_bytes", labels] = figures.stats.free_memory_bytes
 
 
-def _gauges(values: Mapping[Key, float]) -> Iterator[Metric]:
-    for name, (about, labels) in GAUGES.items():
-        family = GaugeMetricFamily(PREFIX + name, about, labels=labels)
-        for (metric, names), value in values.items():
-            if metric == name:
-                family.add_metric(names, value)
-        yield family
-
-
-def _counters(values: Mapping[Key, float]) -> Iterator[Metric]:
-    for name, (about, labels) in COUNTERS.items():
-        family = CounterMetricFamily(PREFIX + name, about, labels=labels)
+def _singles(
+    values: Mapping[Key, float],
+    described: Mapping[str, tuple[str, tuple[str, ...]]],
+    kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+) -> Iterator[Metric]:
+    for name, (about, labels) in described.items():
+        family = kind(PREFIX + name, about, labels=labels)
         for (metric, names), value in values.items():
             if metric == name:
                 family.add_metric(names, value)
