@@ -11,6 +11,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Match, Mount
 from starlette.types import Scope
 
+from albatross_plugin.serving.page import page_router
 from albatross_plugin.serving.profile import profile
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def build_routers(host: Any) -> list[APIRouter]:
     router.add_api_route("/albatross/metrics", metrics.answer, methods=["GET"], response_class=Response, responses=responses)
     usual = APIRouter(tags=["Albatross"], route_class=YieldingRoute)
     usual.add_api_route("/metrics", metrics.answer, methods=["GET"], response_class=Response, responses=responses)
-    return [router, usual]
+    return [router, usual, page_router()]
 
 
 class _Metrics:

@@ -1,0 +1,168 @@
+/** The frame: tabs, language, API key, and the status that all tabs share. */
+
+import { ApiError, getJson, onUnauthorized, poll } from "./api.js";
+import * as batch from "./batch.js";
+import * as chat from "./chat.js";
+import { clear, el } from "./dom.js";
+import { askForKey, keyReason } from "./key.js";
+import * as load from "./load.js";
+import * as status from "./status.js";
+import { language, onLanguage, retell, setLanguage, t } from "./words.js";
+
+const TABS = { model: load, status, chat, batch };
+const CALM_MS = 1000;
+const LOADING_MS = 500;
+
+/**
+ * What the tabs share.
+ * - `status.albatross`: the latest answer of `/albatross/status`, or null before the first one
+ * - `status.host`: the latest answer of `/status` (strategies, device_modes, deploy ...), or null
+ * - `status.error`: ApiError of the last question, null while the server answers
+ */
+class App {
+  status = { albatross: null, host: null, error: null };
+  #callbacks = new Set();
+  #poll = null;
+  #asking = null;
+  #stale = true;
+
+  start() {
+    this.#poll = poll("/status", () => this.#pause(), (answer, error) => this.#take(answer && interim(answer), error));
+  }
+
+  /** Calls back with `status` after each answer, and at once where there is one. Returns what ends that. */
+  onStatus(callback) {
+    this.#callbacks.add(callback);
+    if (this.status.albatross || this.status.error) callback(this.status);
+    return () => this.#callbacks.delete(callback);
+  }
+
+  /** Asks for both statuses at once, not at the next turn. */
+  refresh() {
+    this.#stale = true;
+    this.#poll?.now();
+  }
+
+  #pause() {
+    if (this.status.error?.status === 401) return 60 * CALM_MS;
+    return this.status.albatross?.state === "loading" ? LOADING_MS : CALM_MS;
+  }
+
+  #take(answer, error) {
+    const before = this.status.albatross;
+    this.status.error = error;
+    if (answer) this.status.albatross = answer;
+    const changed = answer && (before?.state !== answer.state || before?.model !== answer.model);
+    if (answer && (changed || this.#stale)) this.#askHost();
+    this.#tell();
+  }
+
+  #askHost() {
+    this.#asking ??= getJson("/status")
+      .then((answer) => {
+        this.status.host = answer;
+        this.#stale = false;
+        this.#tell();
+      })
+      .catch((error) => {
+        // The next turn of the poll asks again.
+        if (!(error instanceof ApiError)) throw error;
+      })
+      .finally(() => {
+        this.#asking = null;
+      });
+  }
+
+  #tell() {
+    for (const callback of this.#callbacks) callback(this.status);
+  }
+}
+
+function interim({ status, model, albatross }) {
+  const state = status === 2 ? "loading" : status === 0 ? "offline" : albatross ? "ready" : "foreign";
+  return { model, state, engine: albatross ?? null, batches: { running: 0, items: 0 } };
+}
+
+function show(name, { focus = false } = {}) {
+  for (const each of Object.keys(TABS)) {
+    const tab = document.getElementById(`tab-${each}`);
+    const chosen = each === name;
+    tab.setAttribute("aria-selected", String(chosen));
+    tab.tabIndex = chosen ? 0 : -1;
+    document.getElementById(each).hidden = !chosen;
+    if (chosen && focus) tab.focus();
+  }
+  history.replaceState(null, "", `#${name}`);
+  document.getElementById(name).dispatchEvent(new CustomEvent("shown"));
+}
+
+function fromHash() {
+  const name = location.hash.slice(1);
+  return Object.hasOwn(TABS, name) ? name : "model";
+}
+
+function setUpTabs() {
+  const names = Object.keys(TABS);
+  for (const [index, name] of names.entries()) {
+    const tab = document.getElementById(`tab-${name}`);
+    tab.addEventListener("click", () => show(name));
+    tab.addEventListener("keydown", (event) => {
+      const steps = { ArrowRight: index + 1, ArrowLeft: index - 1 + names.length, Home: 0, End: names.length - 1 };
+      if (!Object.hasOwn(steps, event.key) || event.ctrlKey || event.altKey || event.metaKey) return;
+      event.preventDefault();
+      show(names[steps[event.key] % names.length], { focus: true });
+    });
+  }
+  addEventListener("hashchange", () => show(fromHash()));
+}
+
+function mountAll(app) {
+  for (const [name, module] of Object.entries(TABS)) {
+    const section = document.getElementById(name);
+    try {
+      module.mount(section, app);
+    } catch (error) {
+      // One broken tab leaves the others as they are.
+      console.error(error);
+      clear(section).append(el("p", { class: "notice bad", role: "alert", text: t("error.tab", { message: error.message }) }));
+    }
+  }
+}
+
+/** Name and state of the model in the header, and whether the server answers at all. */
+function tellHeader({ albatross, error }) {
+  const state = albatross === null ? "unknown" : albatross.engine?.phase === "down" ? "down" : albatross.state;
+  const name = albatross?.model ?? albatross?.engine?.model ?? "";
+  const line = document.getElementById("model-now");
+  line.dataset.state = error ? "unknown" : state;
+  document.getElementById("model-name").textContent = name;
+  document.getElementById("model-name").title = name;
+  document.getElementById("model-state").textContent = t(`state.${state}`);
+  const notice = document.getElementById("connection");
+  notice.hidden = error === null;
+  const text = error?.code === "connection" ? t("error.connection") : (error?.message ?? "");
+  if (notice.textContent !== text) notice.textContent = text;
+}
+
+function setUpLanguage(app) {
+  const choice = document.getElementById("language");
+  choice.value = language();
+  choice.addEventListener("change", () => setLanguage(choice.value));
+  onLanguage(() => tellHeader(app.status));
+  retell();
+}
+
+function main() {
+  const app = new App();
+  setUpLanguage(app);
+  setUpTabs();
+  mountAll(app);
+  show(fromHash());
+  document.getElementById("key-button").addEventListener("click", () => askForKey("", () => app.refresh()));
+  onUnauthorized(() => askForKey(keyReason(), () => app.refresh()));
+  app.onStatus(tellHeader);
+  tellHeader(app.status);
+  app.start();
+}
+
+main();

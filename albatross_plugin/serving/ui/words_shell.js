@@ -1,0 +1,51 @@
+/** Words of the frame around the tabs and of the Model tab. */
+
+export default {
+  "shell.language": { en: "Language", zh: "语言", ja: "言語" },
+  "shell.tabs": { en: "Views", zh: "视图", ja: "表示" },
+  "tab.model": { en: "Model", zh: "模型", ja: "モデル" },
+  "tab.status": { en: "Status", zh: "状态", ja: "状態" },
+  "tab.chat": { en: "Chat", zh: "聊天", ja: "チャット" },
+  "tab.batch": { en: "Batch", zh: "批量生成", ja: "一括生成" },
+  "state.unknown": { en: "asking the server …", zh: "正在查询服务器…", ja: "サーバーに問い合わせ中…" },
+  "state.offline": { en: "no model loaded", zh: "未加载模型", ja: "モデル未読み込み" },
+  "state.loading": { en: "loading", zh: "加载中", ja: "読み込み中" },
+  "state.ready": { en: "ready", zh: "就绪", ja: "準備完了" },
+  "state.foreign": { en: "ready, without albatross", zh: "就绪（未使用 albatross）", ja: "準備完了（albatross 以外）" },
+  "state.down": { en: "failed", zh: "已故障", ja: "停止（障害）" },
+  "error.connection": {
+    en: "The server cannot be reached. Is it still running?",
+    zh: "无法连接到服务器。服务器还在运行吗？",
+    ja: "サーバーに接続できません。サーバーは動いていますか？",
+  },
+  "error.redirected": {
+    en: "Something between this page and the server asks for a sign-in or points elsewhere. Reload the page.",
+    zh: "此页面与服务器之间的代理要求登录或重定向到了别处。请重新加载页面。",
+    ja: "このページとサーバーの間でログインまたは転送を求められました。ページを再読み込みしてください。",
+  },
+  "error.status": { en: "The server answered with status {status}.", zh: "服务器返回了状态码 {status}。", ja: "サーバーがステータス {status} を返しました。" },
+  "error.garbled": { en: "The server's answer is not JSON.", zh: "服务器的回答不是 JSON。", ja: "サーバーの応答が JSON ではありません。" },
+  "error.timeout": { en: "The server did not answer in time.", zh: "服务器未及时响应。", ja: "サーバーから時間内に応答がありませんでした。" },
+  "error.tab": { en: "This view could not be built: {message}", zh: "无法显示此视图：{message}", ja: "この表示を作成できませんでした：{message}" },
+  "key.button": { en: "API key", zh: "API 密钥", ja: "API キー" },
+  "key.title": { en: "API key", zh: "API 密钥", ja: "API キー" },
+  "key.label": { en: "Key of the server", zh: "服务器的密钥", ja: "サーバーのキー" },
+  "key.help": {
+    en: "Only needed where the server was started with a key. This tab forgets it when it is closed.",
+    zh: "仅当服务器启动时设置了密钥才需要。关闭此标签页后密钥即被清除。",
+    ja: "サーバーがキー付きで起動されている場合のみ必要です。このタブを閉じるとキーは消えます。",
+  },
+  "key.missing": {
+    en: "The server asks for an API key.",
+    zh: "服务器要求提供 API 密钥。",
+    ja: "サーバーが API キーを求めています。",
+  },
+  "key.wrong": {
+    en: "The server refused this API key.",
+    zh: "服务器拒绝了此 API 密钥。",
+    ja: "この API キーはサーバーに拒否されました。",
+  },
+  "key.save": { en: "Use this key", zh: "使用此密钥", ja: "このキーを使う" },
+  "key.forget": { en: "Forget the key", zh: "清除密钥", ja: "キーを消去" },
+  "key.cancel": { en: "Cancel", zh: "取消", ja: "キャンセル" },
+};
