@@ -150,16 +150,18 @@ class AlbatrossRWKV:
         options: GenerationOptions,
         *,
         loop: asyncio.AbstractEventLoop | None,
+        group: int | None = None,
     ) -> AlbatrossCompletion:
         """Submit every (prompt, choice), all or nothing; ``index = prompt * n + choice``. Never blocks.
 
         ``prompts`` are lists of token ids. ``loop`` is where the completion will be read (None: synchronously).
+        ``group``: of ``new_group()``, where several submissions belong to one call and shall share its turns.
         Raises RequestError (400 bad ids or too long, 429 queue full, 503 going away).
         """
         self.check_room(len(prompts) * options.n)
         state = tuple(self.state_tuned) if self.state_tuned else None
         options.sampling.check_vocabulary(self.vocabulary_size)
-        group = self._core.next_request_id()
+        group = self.new_group() if group is None else group
         requests = []
         for prompt in prompts:
             if len(prompt) > self.config.max_prompt_tokens:
@@ -172,6 +174,18 @@ class AlbatrossRWKV:
         source = self._core.submit(requests, loop=loop)
         lengths = [len(request.prompt_ids) for request in requests]
         return AlbatrossCompletion(source, self.tokenizer.token_bytes, options.stops, [r.params for r in requests], lengths)
+
+    def new_group(self) -> int:
+        """The name of one call in the queue, where calls are served in turn."""
+        return self._core.next_request_id()
+
+    def places(self) -> int:
+        """How many more requests would be taken now, if their prompts are short; asking is free."""
+        return self._core.places()
+
+    def has_slot(self, completion: AlbatrossCompletion) -> bool:
+        """Whether a request of this submission holds a slot."""
+        return any(map(self._core.has_slot, completion.request_ids))
 
     def check_room(self, count: int) -> None:
         """Raises RequestError (400, 429, 503) if ``count`` more requests would not be taken now; cheap, before encoding."""

@@ -97,6 +97,11 @@ class AlbatrossCompletion:
         self.finish_reasons: list[FinishReason | None] = [None] * len(self._choices)
 
     @property
+    def request_ids(self) -> tuple[int, ...]:
+        """What the engine calls the choices."""
+        return self._source.request_ids
+
+    @property
     def completion_tokens(self) -> int:
         """Tokens sampled so far, over all choices."""
         choices = self._choices

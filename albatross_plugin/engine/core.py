@@ -175,6 +175,14 @@ class AsyncEngineCore:
         """Raises RequestError (400, 429, 503) if ``submit`` would not take ``count`` requests now."""
         self._ledger.check_room(count)
 
+    def places(self) -> int:
+        """How many more requests ``submit`` would take now, if their prompts are short."""
+        return self._ledger.places()
+
+    def has_slot(self, request_id: int) -> bool:
+        """Whether this request holds a slot; false as well for one that has ended."""
+        return self._ledger.has_slot(request_id)
+
     def submit(self, requests: Sequence[Request], *, loop: asyncio.AbstractEventLoop | None) -> AsyncEngineCompletion:
         """Take all requests or none; never blocks. ``loop`` reads the completion (None: it is read synchronously).
 

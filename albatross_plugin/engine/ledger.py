@@ -111,6 +111,17 @@ class Ledger:
                 raise RequestError(f"one call may hold at most {most} prompts times choices here, got {count}", param="prompt")
             self._check_room(count)
 
+    def places(self) -> int:
+        """How many more requests would be taken now, going by their number alone. Unlike ``check_room`` it counts nobody as refused."""
+        with self._lock:
+            leaving = sum(route.leaving for route in self.routes.values())
+            return max(0, self._slots + self._max_queue - len(self.routes) + leaving)
+
+    def has_slot(self, request_id: int) -> bool:
+        """Whether an open request has got its slot."""
+        route = self.routes.get(request_id)
+        return route is not None and route.started is not None
+
     @property
     def _slots(self) -> int:
         return len(self._load) * self._batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
 import anyio
 from starlette.responses import Response, StreamingResponse
@@ -11,13 +11,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from albatross_plugin.serving.sse import HEADERS, sse
 
 
-class EventResponse(StreamingResponse):
-    """Server-sent events from the chunks of an ``rwkv_runner_eval`` stream."""
+class ClosingResponse(StreamingResponse):
+    """Server-sent events that are framed already. However it ends, they are closed, and ``ended`` is called last."""
 
-    def __init__(self, chunks: AsyncGenerator[str, None]) -> None:
-        self._chunks = chunks
-        self._events = sse(chunks)
-        super().__init__(self._events, media_type="text/event-stream", headers=HEADERS)
+    def __init__(self, events: AsyncGenerator[bytes, None], ended: Callable[[], object], headers: Mapping[str, str] | None = None) -> None:
+        self._events, self._ended = events, ended
+        super().__init__(events, media_type="text/event-stream", headers={**HEADERS, **(headers or {})})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -25,8 +24,19 @@ class EventResponse(StreamingResponse):
         finally:
             # The generators run again to end, which a cancelled task would not let them.
             with anyio.CancelScope(shield=True):
-                await self._events.aclose()
-                await self._chunks.aclose()
+                try:
+                    await self._events.aclose()
+                finally:
+                    ended = self._ended()
+                    if isinstance(ended, Awaitable):
+                        await ended
+
+
+class EventResponse(ClosingResponse):
+    """Server-sent events from the chunks of an ``rwkv_runner_eval`` stream."""
+
+    def __init__(self, chunks: AsyncGenerator[str, None]) -> None:
+        super().__init__(sse(chunks), chunks.aclose)
 
 
 class PreparedResponse(Response):

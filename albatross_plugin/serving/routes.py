@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 from fastapi import APIRouter, HTTPException, Request, Response
-from fastapi.routing import APIRoute
-from starlette.routing import BaseRoute, Match, Mount
-from starlette.types import Scope
 
+from albatross_plugin.serving.batch_routes import batch_routers
 from albatross_plugin.serving.page import page_router
 from albatross_plugin.serving.profile import profile
+from albatross_plugin.serving.yielding import YieldingRoute
 
 if TYPE_CHECKING:
     from albatross_plugin.serving.metrics import Exporter
 
 NO_METRICS = 'no metrics without prometheus-client: pip install "albatross-plugin[metrics]"'
-_LOOKING = "albatross_plugin.looking"
 
 
 def build_routers(host: Any) -> list[APIRouter]:
@@ -50,7 +48,7 @@ def build_routers(host: Any) -> list[APIRouter]:
     router.add_api_route("/albatross/metrics", metrics.answer, methods=["GET"], response_class=Response, responses=responses)
     usual = APIRouter(tags=["Albatross"], route_class=YieldingRoute)
     usual.add_api_route("/metrics", metrics.answer, methods=["GET"], response_class=Response, responses=responses)
-    return [router, usual, page_router()]
+    return [router, usual, *batch_routers(host), page_router()]
 
 
 class _Metrics:
@@ -79,28 +77,3 @@ class _Metrics:
                 self._exporter = Exporter(self._host)
             body, content_type = self._exporter.render(request.headers.get("accept", ""))
         return Response(body, headers={"Content-Type": content_type})
-
-
-class YieldingRoute(APIRoute):
-    """A route that lets a host's own of the same path go first, though plugins' routes stand before the host's."""
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        if _LOOKING in scope:
-            return Match.NONE, {}
-        match, child = super().matches(scope)
-        if match is Match.FULL and self._host_answers(scope):
-            return Match.NONE, {}
-        return match, child
-
-    def _host_answers(self, scope: Scope) -> bool:
-        # Without what FastAPI keeps in the scope, so that looking leaves no traces there.
-        looking = {**{name: value for name, value in scope.items() if name != "fastapi"}, _LOOKING: True}
-        return any(self._is_rival(route, looking) for route in getattr(scope.get("app"), "routes", ()))
-
-    def _is_rival(self, route: BaseRoute, scope: Scope) -> bool:
-        if isinstance(route, Mount):
-            # A mounted application answers below its path, to which the host redirects. One for all paths means no page of ours.
-            return route.path == self.path
-        match, child = route.matches(scope)
-        # A route that takes any path is a front end, which has no metrics.
-        return match is Match.FULL and not child.get("path_params")

@@ -16,11 +16,6 @@ def install(module: ModuleType, host: RunnerHost) -> None:
 
 
 async def answer(_: Any, error: RequestError) -> Any:
-    from fastapi.responses import JSONResponse
+    from albatross_plugin.serving.json_route import error_response
 
-    kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
-    kind = kinds.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
-    # A half of a surrogate pair, which a client may have sent, cannot be sent back.
-    message = error.message.encode("utf-8", "backslashreplace").decode()
-    content = {"error": {"message": message, "type": kind, "param": error.param, "code": error.code}, "detail": message}
-    return JSONResponse(content, status_code=error.status, headers=error.headers)
+    return error_response(error)

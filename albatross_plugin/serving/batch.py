@@ -1,0 +1,271 @@
+"""Batch: many texts of one call, fed to the engine a few at a time and read together"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from albatross_plugin.adapter import AlbatrossRWKV
+from albatross_plugin.completion import AlbatrossCompletion
+from albatross_plugin.engine.request import FinishReason
+from albatross_plugin.errors import GenerationError, RequestError
+from albatross_plugin.serving.batch_call import BatchCall
+from albatross_plugin.serving.chunks import usage
+from albatross_plugin.serving.json_route import LARGE, error_object, in_thread
+
+# Updates are handed over this often, and at most so many together.
+TICK_SECONDS = 0.05
+FLUSH = 256
+# So many items wait in the engine's queue for a slot at least, that a slot is never empty between two ticks.
+AHEAD = 64
+# When the queue is full of other calls' prompts.
+RETRY_SECONDS = 0.5
+FINAL = ("done", "aborted", "error")
+
+
+@dataclass(slots=True)
+class Item:
+    """One text. ``completion`` is there while the engine works on it; ``parts`` grow where the batch keeps texts."""
+
+    index: int
+    seed: int
+    status: str = "pending"
+    tokens: int = 0
+    finish_reason: str | None = None
+    error: dict[str, Any] | None = None
+    completion: AlbatrossCompletion | None = None
+    named: bool = False
+    parts: list[str] = field(default_factory=list)
+
+
+class Batch:
+    """The items of one call, on one event loop. Ends when each item has a final status.
+
+    ``updates()`` may be read once. Without a reader nothing is fed, and the engine holds what it has made. ``keep_texts``: for
+    ``answer()``. Dropping the object aborts what still runs, through the completions.
+    """
+
+    def __init__(self, model: AlbatrossRWKV, call: BatchCall, *, keep_texts: bool = False) -> None:
+        self.id = call.batch_id or f"batch-{uuid.uuid4().hex}"
+        self.items = [Item(index, seed) for index, seed in enumerate(call.seeds)]
+        self.counts = Counter(dict.fromkeys(FINAL, 0))
+        self.stopped = False
+        self.prompt_tokens = self.completion_tokens = 0
+        self._model, self._call, self._keep = model, call, keep_texts
+        self._head = {
+            "id": self.id,
+            "object": "albatross.batch",
+            "created": int(time.time()),
+            "model": model.name,
+            "count": len(self.items),
+        }
+        self._ahead = min(max(AHEAD, model.config.workers * model.config.batch), max(1, model.config.max_queue // 2))
+        self._group = model.new_group()
+        self._fed = 0
+        self._not_before = 0.0
+        self._open: dict[int, Item] = {}
+        self._news: list[dict[str, Any]] = []
+        self._encoded: tuple[str, list[int]] | None = None
+        self._wake = asyncio.Event()
+
+    @property
+    def unfinished(self) -> int:
+        """Items without a final status."""
+        return len(self.items) - sum(self.counts.values())
+
+    @property
+    def status(self) -> str:
+        if self.unfinished:
+            return "running"
+        return "aborted" if self.stopped else "done"
+
+    def head(self) -> dict[str, Any]:
+        """How the batch begins."""
+        return {**self._head, "status": "running"}
+
+    def summary(self) -> dict[str, Any]:
+        """How the batch stands, and, once it has ended, how it ended."""
+        return {
+            **self._head,
+            "status": self.status,
+            "counts": dict(self.counts),
+            "usage": usage(self.prompt_tokens, self.completion_tokens),
+        }
+
+    def answer(self) -> dict[str, Any]:
+        """The whole batch, of an object that keeps texts."""
+        items = [
+            {
+                "id": item.index,
+                "status": item.status,
+                "text": "".join(item.parts),
+                "tokens": item.tokens,
+                "finish_reason": item.finish_reason,
+                "error": item.error,
+                "seed": item.seed,
+            }
+            for item in self.items
+        ]
+        return {**self.summary(), "items": items}
+
+    async def updates(self) -> AsyncGenerator[list[dict[str, Any]], None]:
+        """What the items have to say, every ``TICK_SECONDS``: lists of at most ``FLUSH``, empty ones where there is nothing new."""
+        try:
+            while True:
+                await self._feed()
+                self._collect()
+                ended = not self.unfinished
+                news, self._news = self._news, []
+                for start in range(0, len(news), FLUSH):
+                    yield news[start : start + FLUSH]
+                if ended:
+                    return
+                if not news:
+                    yield []
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), TICK_SECONDS)
+                self._wake.clear()
+        finally:
+            self.close()
+
+    async def run(self) -> None:
+        """Go on until every item has ended, for whoever wants the whole."""
+        async with contextlib.aclosing(self.updates()) as updates:
+            async for _ in updates:
+                pass
+
+    def stop(self) -> None:
+        """End every item that has not ended; what they have said so far stays, and the reader hears of each. Idempotent."""
+        if not self.unfinished:
+            return
+        self._collect()
+        if not self.unfinished:
+            return
+        self.stopped = True
+        for item in self.items:
+            if item.status not in FINAL:
+                self._end(item, "aborted", FinishReason.ABORT.value)
+        self._wake.set()
+
+    def close(self) -> None:
+        """Nobody reads any more: as ``stop``."""
+        self.stop()
+
+    # --- feeding ----------------------------------------------------------------------------------------------------
+
+    async def _feed(self) -> None:
+        """Give the engine items until so many wait for a slot as it may need before the next tick."""
+        waiting = sum(item.status == "pending" for item in self._open.values())
+        places = self._model.places()
+        encoded = 0
+        while self._fed < len(self.items) and waiting < self._ahead and places > 0 and time.monotonic() >= self._not_before:
+            item, prompt = self.items[self._fed], self._call.prompts[self._fed]
+            ids = await self._encode(prompt) if isinstance(prompt, str) else list(prompt)
+            if self.stopped:
+                return
+            if not self._submit(item, ids):
+                return
+            self._fed += 1
+            if item.completion is not None:
+                waiting += 1
+                places -= 1
+            encoded += len(prompt)
+            if encoded > LARGE:
+                # Other requests get their turn on this loop.
+                encoded = 0
+                await asyncio.sleep(0)
+
+    async def _encode(self, prompt: str) -> list[int]:
+        """The prompt's ids; those of the last prompt are kept, since a batch is often one prompt many times."""
+        if self._encoded is None or self._encoded[0] is not prompt:
+            encode = self._model.encode_prompt
+            ids = await in_thread(lambda: encode(prompt)) if len(prompt) > LARGE else encode(prompt)
+            self._encoded = prompt, ids
+        return self._encoded[1]
+
+    def _submit(self, item: Item, ids: list[int]) -> bool:
+        """False: the queue is full, to be tried again."""
+        try:
+            options = self._call.options_of(item.index)
+            item.completion = self._model.open([ids], options, loop=asyncio.get_running_loop(), group=self._group)
+        except RequestError as error:
+            if error.status == 429:
+                self._not_before = time.monotonic() + RETRY_SECONDS
+                return False
+            self._fail(item, error)
+        else:
+            self._open[item.index] = item
+            self.prompt_tokens += len(ids)
+        return True
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def _collect(self) -> None:
+        """Read what the engine has made since the last time."""
+        for item in list(self._open.values()):
+            completion = item.completion
+            assert completion is not None
+            try:
+                for text, tokens, reason in _read(completion):
+                    if reason is not None:
+                        self._end(item, "aborted" if reason is FinishReason.ABORT else "done", reason.value, text, tokens)
+                    else:
+                        self._go_on(item, text, tokens)
+            except GenerationError as error:
+                self._fail(item, error)
+            if item.status == "pending" and self._model.has_slot(completion):
+                self._go_on(item, "", 0)
+
+    def _go_on(self, item: Item, text: str, tokens: int) -> None:
+        first = item.status == "pending"
+        item.status, item.tokens = "running", tokens
+        if text or first:
+            self._say(item, text)
+
+    def _end(self, item: Item, status: str, reason: str, text: str = "", tokens: int | None = None) -> None:
+        item.finish_reason = reason
+        item.tokens = item.tokens if tokens is None else tokens
+        self._finish(item, status, text)
+
+    def _fail(self, item: Item, error: RequestError | GenerationError) -> None:
+        item.error = error_object(error)
+        self._finish(item, "error", "")
+
+    def _finish(self, item: Item, status: str, text: str) -> None:
+        item.status = status
+        self.counts[status] += 1
+        self.completion_tokens += item.tokens
+        self._open.pop(item.index, None)
+        if item.completion is not None:
+            item.completion.abort()
+            item.completion = None
+        self._say(item, text)
+
+    def _say(self, item: Item, text: str) -> None:
+        if self._keep:
+            item.parts.append(text)
+            return
+        said = {
+            "id": item.index,
+            "status": item.status,
+            "delta": text,
+            "tokens": item.tokens,
+            "finish_reason": item.finish_reason,
+            "error": item.error,
+        }
+        if not item.named:
+            item.named = True
+            said["seed"] = item.seed
+        self._news.append(said)
+
+
+def _read(completion: AlbatrossCompletion) -> Iterator[tuple[str, int, FinishReason | None]]:
+    """(text, tokens so far, why it ended) of a completion of one choice, as far as it has come. Raises GenerationError at a failure."""
+    while pieces := completion.ready(1):
+        yield "".join(piece.text for piece in pieces), pieces[-1].tokens, pieces[-1].finish_reason

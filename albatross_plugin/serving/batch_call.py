@@ -1,0 +1,117 @@
+"""BatchCall: what one call for a batch asks for, checked"""
+
+from __future__ import annotations
+
+import re
+import reprlib
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from albatross_plugin.adapter import AlbatrossRWKV
+from albatross_plugin.errors import RequestError
+from albatross_plugin.options import GenerationOptions
+
+MAX_ITEMS = 1000
+BATCH_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
+# Members that a completion does not have; the rest is read as one.
+OWN = ("prompt", "count", "seed", "seeds", "stream", "batch_id")
+# What a completion has and a batch has not, where its value asks for something.
+REFUSED: Mapping[str, tuple[object, ...]] = {"n": (None, 1), "echo": (None, False), "logprobs": (None, False)}
+
+Prompt = str | tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class BatchCall:
+    """``prompts[i]`` and ``seeds[i]`` belong to item i. ``options`` are those of all items, but for the seed and, where ``limits`` are
+    given, the most tokens."""
+
+    prompts: Sequence[Prompt]
+    seeds: Sequence[int]
+    options: GenerationOptions
+    stream: bool = True
+    batch_id: str | None = None
+    limits: Sequence[int] | None = None
+
+    def options_of(self, index: int) -> GenerationOptions:
+        """The options of one item."""
+        sampling = replace(self.options.sampling, seed=self.seeds[index])
+        if self.limits is not None:
+            sampling = replace(sampling, max_tokens=self.limits[index])
+        return replace(self.options, sampling=sampling)
+
+
+def read_call(model: AlbatrossRWKV, body: Mapping[str, Any], defaults: Mapping[str, Any], resolve: Callable[[str], str]) -> BatchCall:
+    """Check a body. ``defaults``: the host's saved settings. Raises RequestError 400 that names the parameter at fault.
+
+    May take seconds where ``response_format`` brings a schema.
+    """
+    for name, off in REFUSED.items():
+        value = body.get(name)
+        if not any(value is each or (type(value) is type(each) and value == each) for each in off):
+            raise RequestError(f"{name} is not supported in a batch", code="unsupported_parameter", param=name)
+    state = body.get("state")
+    if state is not None and (not isinstance(state, str) or resolve(state) != model.state_path):
+        message = "state cannot be set for one request here; use /update-config"
+        raise RequestError(message, code="unsupported_parameter", param="state")
+    prompts = _prompts(model, body)
+    seeds = _seeds(body, len(prompts))
+    stream, batch_id = body.get("stream"), body.get("batch_id")
+    if stream is not None and not isinstance(stream, bool):
+        raise RequestError(f"stream must be true or false, got {reprlib.repr(stream)}", param="stream")
+    if batch_id is not None and (not isinstance(batch_id, str) or not BATCH_ID.fullmatch(batch_id)):
+        raise RequestError("batch_id must be 8 to 64 letters, digits, - and _", param="batch_id")
+    rest = {name: value for name, value in body.items() if name not in OWN}
+    options = model.options(rest, stop=body.get("stop"), stop_token_ids=body.get("stop_token_ids"), defaults=defaults)
+    options.sampling.check_vocabulary(model.vocabulary_size)
+    return BatchCall(prompts, seeds, options, stream is not False, batch_id)
+
+
+def _prompts(model: AlbatrossRWKV, body: Mapping[str, Any]) -> list[Prompt]:
+    """One prompt for each item, in the items' order."""
+    given, count = body.get("prompt"), body.get("count")
+    if count is None:
+        count = 1
+    if type(count) is not int or not 1 <= count <= MAX_ITEMS:
+        raise RequestError(f"count must be a whole number from 1 to {MAX_ITEMS}, got {reprlib.repr(count)}", param="count")
+    single = isinstance(given, str) or (isinstance(given, list) and bool(given) and all(type(each) is int for each in given))
+    listed = [given] if single else given
+    if not isinstance(listed, list) or not listed:
+        raise RequestError("prompt must be a text, a list of token ids, or a list of either", param="prompt")
+    if len(listed) * count > MAX_ITEMS:
+        raise RequestError(f"a batch holds at most {MAX_ITEMS} items, got {len(listed)} prompts {count} times", param="prompt")
+    prompts: list[Prompt] = []
+    for number, each in enumerate(listed):
+        prompts += [_prompt(model, each, "prompt" if single else f"prompt[{number}]")] * count
+    return prompts
+
+
+def _prompt(model: AlbatrossRWKV, given: Any, name: str) -> Prompt:
+    if isinstance(given, str):
+        try:
+            given.encode()
+        except UnicodeEncodeError:
+            raise RequestError(f"{name} holds half of a surrogate pair, which is no text", param="prompt") from None
+        return given
+    if isinstance(given, list) and given:
+        return tuple(model.check_ids(given))
+    raise RequestError(f"{name} must be a text or a list of token ids, got {reprlib.repr(given)}", param="prompt")
+
+
+def _seeds(body: Mapping[str, Any], count: int) -> list[int]:
+    """A seed for each item; a random start where the call gives none, so that what it made can be made again."""
+    seed, seeds = body.get("seed"), body.get("seeds")
+    if seeds is None:
+        if seed is not None and type(seed) is not int:
+            raise RequestError(f"seed must be a whole number, got {reprlib.repr(seed)}", param="seed")
+        start = secrets.randbits(32) if seed is None else seed
+        return [start + index for index in range(count)]
+    if seed is not None:
+        raise RequestError("give seed or seeds, not both", param="seeds")
+    if not isinstance(seeds, list) or any(type(each) is not int for each in seeds):
+        raise RequestError("seeds must be a list of whole numbers", param="seeds")
+    if len(seeds) != count:
+        raise RequestError(f"seeds must hold one number for each of the {count} items, got {len(seeds)}", param="seeds")
+    return list(seeds)

@@ -1,0 +1,80 @@
+"""Languages: codes and English names, and which one a text's script speaks for"""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from typing import Any
+
+from albatross_plugin.errors import RequestError
+
+# Codes as browsers and translators use them (BCP 47), with the names by which models know the languages.
+NAMES = {
+    "af": "Afrikaans", "ar": "Arabic", "bg": "Bulgarian", "bn": "Bengali", "ca": "Catalan", "cs": "Czech", "cy": "Welsh", "da": "Danish",
+    "de": "German", "el": "Greek", "en": "English", "eo": "Esperanto", "es": "Spanish", "et": "Estonian", "eu": "Basque", "fa": "Persian",
+    "fi": "Finnish", "fil": "Filipino", "fr": "French", "ga": "Irish", "gl": "Galician", "gu": "Gujarati", "he": "Hebrew", "hi": "Hindi",
+    "hr": "Croatian", "hu": "Hungarian", "hy": "Armenian", "id": "Indonesian", "is": "Icelandic", "it": "Italian", "ja": "Japanese",
+    "ka": "Georgian", "kk": "Kazakh", "km": "Khmer", "kn": "Kannada", "ko": "Korean", "la": "Latin", "lo": "Lao", "lt": "Lithuanian",
+    "lv": "Latvian", "mk": "Macedonian", "ml": "Malayalam", "mn": "Mongolian", "mr": "Marathi", "ms": "Malay", "my": "Burmese",
+    "ne": "Nepali", "nl": "Dutch", "no": "Norwegian", "pa": "Punjabi", "pl": "Polish", "pt": "Portuguese", "ro": "Romanian",
+    "ru": "Russian", "si": "Sinhala", "sk": "Slovak", "sl": "Slovenian", "sq": "Albanian", "sr": "Serbian", "sv": "Swedish",
+    "sw": "Swahili", "ta": "Tamil", "te": "Telugu", "th": "Thai", "tr": "Turkish", "uk": "Ukrainian", "ur": "Urdu", "uz": "Uzbek",
+    "vi": "Vietnamese", "yue": "Cantonese", "zh": "Chinese", "zh-hant": "Traditional Chinese",
+}  # fmt: skip
+_OTHER = {
+    "zh-tw": "zh-hant",
+    "zh-hk": "zh-hant",
+    "zh-mo": "zh-hant",
+    "iw": "he",
+    "in": "id",
+    "tl": "fil",
+    "nb": "no",
+    "nn": "no",
+    "jw": "jv",
+}
+_BY_NAME = {name.lower(): code for code, name in NAMES.items()} | {"simplified chinese": "zh"}
+# Scripts that tell the language, in the order in which they are looked for: Japanese has ideographs too.
+_SCRIPTS = [
+    ("ja", re.compile("[\u3041-\u30ff\uff66-\uff9d]")),
+    ("ko", re.compile("[\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3]")),
+    ("zh", re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")),
+    ("uk", re.compile("[іїєґІЇЄҐ]")),
+    ("ru", re.compile("[\u0400-\u04ff]")),
+    ("el", re.compile("[\u0370-\u03ff]")),
+    ("he", re.compile("[\u0590-\u05ff]")),
+    ("fa", re.compile("[پچژگ]")),
+    ("ar", re.compile("[\u0600-\u06ff]")),
+    ("hi", re.compile("[\u0900-\u097f]")),
+    ("bn", re.compile("[\u0980-\u09ff]")),
+    ("ta", re.compile("[\u0b80-\u0bff]")),
+    ("th", re.compile("[\u0e00-\u0e7f]")),
+    ("ka", re.compile("[\u10a0-\u10ff]")),
+    ("hy", re.compile("[\u0530-\u058f]")),
+]
+# Of a text's letters, so many must be in a script before it decides: one foreign word in an English text does not.
+_SHARE = 0.2
+
+
+def language(value: Any, param: str) -> str:
+    """The code of a language that is given by code or English name. Raises RequestError 400."""
+    if isinstance(value, str):
+        wanted = value.strip().replace("_", "-").lower()
+        if wanted in _BY_NAME:
+            return _BY_NAME[wanted]
+        wanted = _OTHER.get(wanted, wanted)
+        if wanted.startswith("zh-hant"):
+            return "zh-hant"
+        for code in (wanted, wanted.partition("-")[0]):
+            if code in NAMES:
+                return code
+    message = f"{param} must be a language such as en, zh-CN or Japanese, got {reprlib.repr(value)}"
+    raise RequestError(message, param=param, code="unknown_language")
+
+
+def detected(text: str) -> str:
+    """The language that most of a text's script speaks for; ``en`` where none does. Languages in Latin letters are not told apart."""
+    letters = sum(map(str.isalpha, text))
+    for code, script in _SCRIPTS:
+        if letters and len(script.findall(text)) >= _SHARE * letters:
+            return code
+    return "en"
