@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 import anyio
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from host_stub.errors import ApiError, error_body, printable
-from host_stub.gate import PluginGate
+from host_stub.gate import PluginGate, PluginRoutes
 from host_stub.guard import Guard, Rules
 from host_stub.loads import Loads
 from host_stub.openapi import describe
@@ -70,19 +70,30 @@ def create_app(
     app.state.tool_memory = ToolMemory()
     app.state.started = int(time.time())
     _add_error_shapes(app)
-    brought = plugins.routers(Host(state))
-    for router in brought:
-        app.include_router(router)
-    app.add_middleware(PluginGate, routers=brought, deployed=lambda: state.deploy)
+    routes = PluginRoutes(_include(app, plugins.routers(Host(state))))
+    app.add_middleware(PluginGate, routes=routes, deployed=lambda: state.deploy)
     for module in (completions, embeddings, config, misc):
         app.include_router(module.router)
     if rules.origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=sorted(rules.origins), allow_methods=["*"], allow_headers=["*"], allow_credentials=False
         )
-    app.add_middleware(Guard, rules=rules)
+    app.add_middleware(Guard, rules=rules, public=routes.public)
     describe(app)
     return app
+
+
+def _include(app: FastAPI, routers: Iterable[APIRouter]) -> list[APIRouter]:
+    """Take plugins' routers in. Returns those that FastAPI accepts; for any other there is a line in the log."""
+    taken = []
+    for router in routers:
+        try:
+            app.include_router(router)
+        except Exception as error:
+            logger.error("a plugin's router was not taken: %s: %s", type(error).__name__, error)
+        else:
+            taken.append(router)
+    return taken
 
 
 def error_response(error: ApiError) -> JSONResponse:

@@ -8,7 +8,7 @@ import ipaddress
 import json
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -53,11 +53,13 @@ class Rules:
 
 
 class Guard:
-    """ASGI middleware. Checks the request line and headers, then the body's size, before any route is reached."""
+    """ASGI middleware. Checks the request line and headers, then the body's size, before any route is reached.
 
-    def __init__(self, app: ASGIApp, rules: Rules) -> None:
-        self.app = app
-        self.rules = rules
+    ``public``: whether a call is answered without the API key.
+    """
+
+    def __init__(self, app: ASGIApp, rules: Rules, public: Callable[[Scope], bool] = lambda _: False) -> None:
+        self.app, self.rules, self.public = app, rules, public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -107,7 +109,7 @@ class Guard:
             check_content_type(headers)
         # A browser asks without the key whether it may send it.
         preflight = scope["method"] == "OPTIONS" and _is_allowed(headers, self.rules) and "access-control-request-method" in headers
-        if self.rules.api_key is not None and scope["path"] not in OPEN_PATHS and not preflight:
+        if self.rules.api_key is not None and scope["path"] not in OPEN_PATHS and not preflight and not self.public(scope):
             check_key(headers.get("authorization", ""), self.rules.api_key)
 
     async def _read(self, headers: dict[str, str], receive: Receive) -> Receive | None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import pluggy
+from fastapi import APIRouter
 
 from host_stub.hookspecs import PROJECT, HookSpecs
 from host_stub.models import AbstractRWKV
@@ -57,50 +60,109 @@ class Plugins:
                 self.manager.unregister(name=name)
             raise
 
+    def parse(self, strategy: str) -> Any | None:
+        """What the first plugin that knows a strategy makes of it, else None. Raises what a plugin raises for a strategy that it offers."""
+        name = "rwkv_runner_parse_strategy"
+        for plugin, function in self._implementations(name, strategy=strategy):
+            try:
+                parsed = function()
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                if isinstance(error, Exception) and self._offers(plugin, strategy):
+                    raise
+                _log_failure(plugin, name, error)
+            else:
+                if parsed is not None:
+                    return parsed
+        return None
+
+    def _offers(self, plugin: str, strategy: str) -> bool:
+        """Whether the first word of ``strategy`` is a name or an alias in what the plugin offers."""
+        items = [item for each, items in self._ask_each("rwkv_runner_strategies", _mappings) if each == plugin for item in items]
+        names = {str(name).lower() for item in items for name in (item.get("name"), *(item.get("aliases") or ()))}
+        return any(word in names for word in strategy.lower().split()[:1])
+
     def register_model_types(self) -> None:
         """Make the plugins' classes virtual subclasses of AbstractRWKV. ABC.register checks nothing, so the host looks."""
-        for classes in self._ask("rwkv_runner_model_types"):
-            for cls in classes or ():
-                if cls in self._checked:
-                    continue
-                self._checked.add(cls)
-                missing = missing_surface(cls)
-                if missing:
-                    logger.error("model class %s lacks %s", cls.__qualname__, ", ".join(missing))
-                AbstractRWKV.register(cls)
+        for cls in [cls for _, classes in self._ask_each("rwkv_runner_model_types", _classes) for cls in classes]:
+            if cls in self._checked:
+                continue
+            self._checked.add(cls)
+            missing = missing_surface(cls)
+            if missing:
+                logger.error("model class %s lacks %s", cls.__qualname__, ", ".join(missing))
+            AbstractRWKV.register(cls)
 
     def strategies(self) -> list[dict[str, Any]]:
-        return [dict(item) for answer in self._ask("rwkv_runner_strategies") for item in answer or ()]
+        return [item for _, items in self._ask_each("rwkv_runner_strategies", _mappings) for item in items]
 
     def device_modes(self) -> list[dict[str, Any]]:
-        return [dict(item) for answer in self._ask("rwkv_runner_device_modes") for item in answer or ()]
+        return [item for _, items in self._ask_each("rwkv_runner_device_modes", _mappings) for item in items]
 
     def status(self, model: object | None) -> dict[str, Any]:
         """The plugins' parts of ``/status``, one key each."""
         merged: dict[str, Any] = {}
-        for answer in self._ask("rwkv_runner_status", model=model):
-            merged.update(answer or {})
+        for _, answer in self._ask_each("rwkv_runner_status", _part, model=model):
+            merged.update(answer)
         return merged
 
     def shutdown_model(self, model: object) -> None:
-        self._ask("rwkv_runner_shutdown_model", model=model)
+        self._ask_each("rwkv_runner_shutdown_model", lambda answer: answer, model=model)
 
     def routers(self, host: object) -> list[Any]:
-        return [router for answer in self._ask("rwkv_runner_routers", host=host) for router in answer or ()]
+        return [router for _, routers in self._ask_each("rwkv_runner_routers", _routers, host=host) for router in routers]
 
-    def _ask(self, name: str, **arguments: Any) -> list[Any]:
-        """Every plugin's answer to one hook; a plugin that raises is logged and left out."""
+    def _ask_each(self, name: str, read: Callable[[Any], Any], **arguments: Any) -> list[tuple[str, Any]]:
+        """Every plugin's answer to one hook as ``read`` takes it; what raises, or gives what cannot be read, is logged and left out."""
         answers = []
-        for implementation in reversed(getattr(self.hook, name).get_hookimpls()):
-            if implementation.wrapper or implementation.hookwrapper:
-                continue
+        for plugin, function in self._implementations(name, **arguments):
             try:
-                answers.append(implementation.function(*(arguments[arg] for arg in implementation.argnames)))
+                answers.append((plugin, read(function())))
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
-                logger.error("plugin %s failed in %s: %s: %s", implementation.plugin_name, name, type(error).__name__, _one_line(error))
+                _log_failure(plugin, name, error)
         return answers
+
+    def _implementations(self, name: str, **arguments: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+        for each in reversed(getattr(self.hook, name).get_hookimpls()):
+            if not (each.wrapper or each.hookwrapper):
+                yield each.plugin_name, functools.partial(each.function, *(arguments[argument] for argument in each.argnames))
+
+
+def _mappings(answer: Any) -> list[dict[str, Any]]:
+    """Descriptions that ``/status`` shows. Raises TypeError or ValueError for what is none."""
+    return [_part(item) for item in answer or ()]
+
+
+def _part(answer: Any) -> dict[str, Any]:
+    """A part of an answer. Raises TypeError or ValueError for what is no mapping, or cannot be written as JSON."""
+    if not isinstance(answer, Mapping | None):
+        raise TypeError(f"{answer!r} is no mapping")
+    part = dict(answer or {})
+    json.dumps(part, ensure_ascii=False, allow_nan=False).encode()
+    return part
+
+
+def _classes(answer: Any) -> list[type]:
+    classes = list(answer or ())
+    for each in classes:
+        if not isinstance(each, type):
+            raise TypeError(f"{each!r} is no class")
+    return classes
+
+
+def _routers(answer: Any) -> list[Any]:
+    routers = list(answer or ())
+    for each in routers:
+        if not isinstance(each, APIRouter):
+            raise TypeError(f"{each!r} is no APIRouter")
+    return routers
+
+
+def _log_failure(plugin: str, name: str, error: BaseException) -> None:
+    logger.error("plugin %s failed in %s: %s: %s", plugin, name, type(error).__name__, _one_line(error))
 
 
 def missing_surface(cls: type) -> list[str]:

@@ -128,14 +128,15 @@ class HostState:
     def _create(self, model: str, strategy: str, tokenizer: str | None, cuda: bool) -> Any:
         if loaders.is_gguf(model):
             return loaders.load_gguf(model, strategy)
-        hook = self.plugins.hook
-        parsed = hook.rwkv_runner_parse_strategy(strategy=strategy)
+        parsed = self.plugins.parse(strategy)
         if parsed is not None:
-            loaded = hook.rwkv_runner_create_model(strategy=parsed, model_path=resolve(model), tokenizer_path=tokenizer or None)
+            loaded = self.plugins.hook.rwkv_runner_create_model(
+                strategy=parsed, model_path=resolve(model), tokenizer_path=tokenizer or None
+            )
             if loaded is not None:
                 self.plugins.register_model_types()
                 return loaded
-        offered = [name for item in self.plugins.strategies() if (name := item.get("name"))]
+        offered = [str(name) for item in self.plugins.strategies() if (name := item.get("name"))]
         return loaders.load_pth(model, strategy, tokenizer, cuda, offered)
 
     def _release(self, model: Any) -> None:

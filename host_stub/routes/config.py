@@ -45,9 +45,9 @@ async def status(request: Request) -> dict[str, Any]:
     state = host_state(request)
     model = state.model
     return {
+        **state.plugins.status(model),
         "strategies": state.plugins.strategies(),
         "device_modes": state.plugins.device_modes(),
-        **state.plugins.status(model),
         "status": int(state.status),
         "pid": os.getpid(),
         "device_name": state.device_name,

@@ -178,3 +178,26 @@ def test_an_api_key_closes_all_but_the_root() -> None:
         assert refused.value.code == "invalid_api_key"
         with OpenAI(base_url=host.url + "/v1", api_key="secret", max_retries=0) as client:
             assert client.models.list().data[0].id == "rwkv"
+
+
+def test_a_public_route_of_a_plugin_needs_no_key() -> None:
+    with LiveHost(("words", WordPlugin()), rules=Rules.of(api_key="secret")) as host:
+        assert host.client.get("/words/page").json() == "ask for the key"
+        assert host.client.head("/words/page").status_code == 200
+        for method, path in (
+            ("POST", "/words/page"),
+            ("GET", "/words/page/"),
+            ("GET", "/words/forget/x"),
+            ("HEAD", "/status"),
+            ("GET", "/x"),
+        ):
+            assert host.client.request(method, path).status_code == 401, (method, path)
+        assert host.client.post("/words/page", headers={"authorization": "Bearer secret"}).status_code == 200
+        refused = [
+            {"host": "evil.example"},
+            {"origin": "http://evil.example"},
+            {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"},
+        ]
+        assert [host.client.get("/words/page", headers=headers).status_code for headers in refused] == [403] * 3
+        link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+        assert host.client.get("/words/page", headers=link).status_code == 200, "a link on another site opens a page that holds no secret"

@@ -208,6 +208,10 @@ class WordPlugin:
         def count() -> int:
             return len(self.calls)
 
+        @router.api_route("/words/page", methods=["GET", "POST"], openapi_extra={"x-public": True})
+        def page() -> str:
+            return "ask for the key"
+
         return [router]
 
 
