@@ -1,21 +1,11 @@
 /** The words of the tabs Status and Chat. */
 export default {
-  "status.no_connection": {
-    en: "No connection to the server. The last known figures are shown; this page goes on asking.",
-    zh: "无法连接服务器。下面是最后一次得到的数据，页面会继续尝试。",
-    ja: "サーバーに接続できません。最後に得た値を表示し、接続を試み続けます。",
-  },
   "status.no_figures": {
     en: "This model is not of an albatross strategy: it has no slots, queue or rates to show.",
     zh: "此模型不使用 albatross 策略，没有槽位、队列和速率可显示。",
     ja: "このモデルは albatross 戦略ではないため、スロット・待ち行列・速度は表示されません。",
   },
   "status.no_model": { en: "No model is loaded.", zh: "尚未加载模型。", ja: "モデルは読み込まれていません。" },
-  "status.refused": {
-    en: "The server does not tell its status: {message}",
-    zh: "服务器没有给出状态：{message}",
-    ja: "サーバーが状態を返しません：{message}",
-  },
   "status.down": { en: "The engine is down: {message}", zh: "引擎已停止：{message}", ja: "エンジンが停止しました：{message}" },
   "status.reload": { en: "Load the model again.", zh: "请重新加载模型。", ja: "モデルを読み込み直してください。" },
   "status.model": { en: "Model", zh: "模型", ja: "モデル" },
@@ -114,7 +104,6 @@ export default {
     ja: "トークン上限（max_tokens）で回答が終わりました。",
   },
   "chat.error": { en: "Failed: {message}", zh: "失败：{message}", ja: "失敗：{message}" },
-  "chat.no_connection": { en: "No connection to the server.", zh: "无法连接服务器。", ja: "サーバーに接続できません。" },
   "chat.no_model": {
     en: "No model is loaded. Load one in the tab Model.",
     zh: "尚未加载模型，请在“模型”页加载。",
@@ -145,9 +134,14 @@ export default {
   "chat.settings.presence_penalty": { en: "Presence penalty", zh: "存在惩罚", ja: "存在ペナルティ" },
   "chat.settings.frequency_penalty": { en: "Frequency penalty", zh: "频率惩罚", ja: "頻度ペナルティ" },
   "chat.settings.system": { en: "System message", zh: "系统消息", ja: "システムメッセージ" },
-  "chat.settings.invalid": {
-    en: "{name}: a number from {min} to {max}, please.",
-    zh: "{name}：请输入 {min} 到 {max} 之间的数字。",
-    ja: "{name}：{min} から {max} までの数値を入力してください。",
+  "chat.settings.number": {
+    en: "Please enter a number from {min} to {max}, or nothing.",
+    zh: "请输入 {min} 到 {max} 之间的数字，或留空。",
+    ja: "{min} から {max} までの数値を入力するか、空欄にしてください。",
+  },
+  "chat.settings.whole": {
+    en: "Please enter a whole number from {min} to {max}, or nothing.",
+    zh: "请输入 {min} 到 {max} 之间的整数，或留空。",
+    ja: "{min} から {max} までの整数を入力するか、空欄にしてください。",
   },
 };

@@ -1,0 +1,36 @@
+/** Figures in the language that is spoken: counts, rates, bytes and times. */
+
+import { LANGUAGES, language, t } from "./words.js";
+
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
+
+/** @param {number} value @param {Intl.NumberFormatOptions} [options] */
+export function number(value, options = {}) {
+  return new Intl.NumberFormat(LANGUAGES[language()], options).format(value);
+}
+
+/** Three digits or so: 0.42, 7.5, 1,234. */
+export function rate(value) {
+  return number(value, { maximumFractionDigits: value < 1 ? 2 : value < 100 ? 1 : 0 });
+}
+
+/** As `rate`, short enough for an axis. */
+export function short(value) {
+  return value < 10_000 ? rate(value) : number(value, { notation: "compact", maximumFractionDigits: 1 });
+}
+
+/** @param {number} value bytes */
+export function bytes(value) {
+  let unit = 0;
+  while (value >= 1024 && unit < UNITS.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  return `${number(value, { maximumFractionDigits: value < 10 && unit > 0 ? 1 : 0 })} ${UNITS[unit]}`;
+}
+
+/** @param {number} value seconds */
+export function duration(value) {
+  if (value < 60) return t("status.seconds", { n: number(value, { maximumFractionDigits: value < 10 ? 1 : 0 }) });
+  return t("status.minutes", { m: number(Math.floor(value / 60)), n: number(Math.floor(value % 60)) });
+}
