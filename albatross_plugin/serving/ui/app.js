@@ -12,22 +12,27 @@ import { language, onLanguage, retell, setLanguage, t } from "./words.js";
 const TABS = { model: load, status, chat, batch };
 const CALM_MS = 1000;
 const LOADING_MS = 500;
+// The number of the state in `/status`, as RWKV-Runner counts.
+const HOST_LOADING = 2;
 
 /**
  * What the tabs share.
  * - `status.albatross`: the latest answer of `/albatross/status`, or null before the first one
  * - `status.host`: the latest answer of `/status` (strategies, device_modes, deploy ...), or null
  * - `status.error`: ApiError of the last question, null while the server answers
+ * - `status.state`: unknown, offline, loading, ready, foreign, down or closed; of both answers
+ * - `hurry`: true while a load of this page goes on, whose progress is to be seen
  */
 class App {
-  status = { albatross: null, host: null, error: null };
+  status = { albatross: null, host: null, error: null, state: "unknown" };
+  hurry = false;
   #callbacks = new Set();
   #poll = null;
   #asking = null;
   #stale = true;
 
   start() {
-    this.#poll = poll("/status", () => this.#pause(), (answer, error) => this.#take(answer && interim(answer), error));
+    this.#poll = poll("/albatross/status", () => this.#pause(), (answer, error) => this.#take(answer, error));
   }
 
   /** Calls back with `status` after each answer, and at once where there is one. Returns what ends that. */
@@ -44,16 +49,20 @@ class App {
   }
 
   #pause() {
+    // Without a key there is nothing to see; the next one that is given asks at once.
     if (this.status.error?.status === 401) return 60 * CALM_MS;
-    return this.status.albatross?.state === "loading" ? LOADING_MS : CALM_MS;
+    return this.hurry || this.status.state === "loading" ? LOADING_MS : CALM_MS;
   }
 
   #take(answer, error) {
     const before = this.status.albatross;
     this.status.error = error;
-    if (answer) this.status.albatross = answer;
-    const changed = answer && (before?.state !== answer.state || before?.model !== answer.model);
-    if (answer && (changed || this.#stale)) this.#askHost();
+    if (answer) {
+      this.status.albatross = answer;
+      const changed = before?.state !== answer.state || before?.model !== answer.model;
+      // Loads that are none of the engine's, of a .gguf file for example, show there alone.
+      if (changed || this.#stale || this.status.host?.status === HOST_LOADING) this.#askHost();
+    }
     this.#tell();
   }
 
@@ -74,13 +83,11 @@ class App {
   }
 
   #tell() {
+    const { albatross, host } = this.status;
+    const state = albatross?.state ?? "unknown";
+    this.status.state = state === "offline" && host?.status === HOST_LOADING ? "loading" : state;
     for (const callback of this.#callbacks) callback(this.status);
   }
-}
-
-function interim({ status, model, albatross }) {
-  const state = status === 2 ? "loading" : status === 0 ? "offline" : albatross ? "ready" : "foreign";
-  return { model, state, engine: albatross ?? null, batches: { running: 0, items: 0 } };
 }
 
 function show(name, { focus = false } = {}) {
@@ -130,8 +137,7 @@ function mountAll(app) {
 }
 
 /** Name and state of the model in the header, and whether the server answers at all. */
-function tellHeader({ albatross, error }) {
-  const state = albatross === null ? "unknown" : albatross.engine?.phase === "down" ? "down" : albatross.state;
+function tellHeader({ albatross, error, state }) {
   const name = albatross?.model ?? albatross?.engine?.model ?? "";
   const line = document.getElementById("model-now");
   line.dataset.state = error ? "unknown" : state;
