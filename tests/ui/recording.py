@@ -1,0 +1,107 @@
+"""A batch's stream as it came from a real engine, given again to the page, and what the page's work on it costs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+from fastapi import APIRouter, Request
+from fastapi.responses import StreamingResponse
+
+if TYPE_CHECKING:
+    from host.live import LiveHost
+    from playwright.sync_api import CDPSession, Page
+
+hookimpl = pluggy.HookimplMarker("rwkv_runner")
+PATH = "/albatross/batch/completions"
+# Gathers what keeps the page from answering: tasks of more than 50 ms.
+WATCH = """
+window.longTasks = [];
+new PerformanceObserver((list) => { for (const task of list.getEntries()) window.longTasks.push([task.startTime, task.duration]); })
+  .observe({ type: "longtask", buffered: true });
+"""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Parts of a body with the second at which each arrived."""
+
+    parts: tuple[tuple[float, bytes], ...]
+    headers: dict[str, str]
+
+    @property
+    def seconds(self) -> float:
+        return self.parts[-1][0]
+
+    @property
+    def size(self) -> int:
+        return sum(len(part) for _, part in self.parts)
+
+
+def record(host: LiveHost, body: dict[str, Any]) -> Recording:
+    """Run a batch and keep its stream."""
+    begin = time.monotonic()
+    with host.client.stream("POST", PATH, json=body) as answer:
+        assert answer.status_code == 200, answer.read()
+        parts = tuple((time.monotonic() - begin, part) for part in answer.iter_raw())
+        return Recording(parts, {name: answer.headers[name] for name in ("content-type", "x-batch-id")})
+
+
+class Replay:
+    """A plugin that answers every batch with ``recording``, ``speed`` times as fast. Registered last, its route is first."""
+
+    def __init__(self) -> None:
+        self.recording: Recording | None = None
+        self.speed = 1.0
+        self.calls: list[dict[str, Any]] = []
+
+    @hookimpl
+    def rwkv_runner_routers(self) -> list[APIRouter]:
+        router = APIRouter()
+
+        @router.post(PATH, include_in_schema=False)
+        async def replay(request: Request) -> StreamingResponse:
+            self.calls.append(await request.json())
+            assert self.recording is not None
+            return StreamingResponse(self._parts(self.recording), headers=self.recording.headers)
+
+        return [router]
+
+    async def _parts(self, recording: Recording) -> AsyncIterator[bytes]:
+        begin = time.monotonic()
+        for second, part in recording.parts:
+            await asyncio.sleep(max(0.0, begin + second / self.speed - time.monotonic()))
+            yield part
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Milliseconds of the longest task and number of tasks over 50 ms; heap in bytes and DOM nodes, after a collection of garbage."""
+
+    longest_ms: float
+    tasks: int
+    heap: int
+    nodes: int
+
+
+class Meter:
+    """Measures a page from now on. The page must have been opened with ``WATCH`` as an init script."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self._cdp: CDPSession = page.context.new_cdp_session(page)
+        self._cdp.send("Performance.enable")
+        self.begin()
+
+    def begin(self) -> None:
+        self._since: float = self._page.evaluate("performance.now()")
+
+    def read(self) -> Cost:
+        tasks = [duration for start, duration in self._page.evaluate("window.longTasks") if start >= self._since]
+        self._cdp.send("HeapProfiler.collectGarbage")
+        metrics = {each["name"]: each["value"] for each in self._cdp.send("Performance.getMetrics")["metrics"]}
+        return Cost(max(tasks, default=0.0), len(tasks), int(metrics["JSHeapUsedSize"]), int(metrics["Nodes"]))
