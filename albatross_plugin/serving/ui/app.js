@@ -12,6 +12,8 @@ import { language, onLanguage, retell, setLanguage, t } from "./words.js";
 const TABS = { model: load, status, chat, batch };
 const CALM_MS = 1000;
 const LOADING_MS = 500;
+// The longest that a timer can wait.
+const NEVER_MS = 2 ** 31 - 1;
 // The number of the state in `/status`, as RWKV-Runner counts.
 const HOST_LOADING = 2;
 
@@ -29,7 +31,9 @@ class App {
   #callbacks = new Set();
   #poll = null;
   #asking = null;
-  #stale = true;
+  // What `/status` said is out of date until the question with this number is answered.
+  #wanted = 1;
+  #answered = 0;
 
   start() {
     this.#poll = poll("/albatross/status", () => this.#pause(), (answer, error) => this.#take(answer, error));
@@ -44,13 +48,13 @@ class App {
 
   /** Asks for both statuses at once, not at the next turn. */
   refresh() {
-    this.#stale = true;
+    this.#wanted += 1;
     this.#poll?.now();
   }
 
   #pause() {
     // Without a key there is nothing to see; the next one that is given asks at once.
-    if (this.status.error?.status === 401) return 60 * CALM_MS;
+    if (this.status.error?.status === 401) return NEVER_MS;
     return this.hurry || this.status.state === "loading" ? LOADING_MS : CALM_MS;
   }
 
@@ -61,16 +65,18 @@ class App {
       this.status.albatross = answer;
       const changed = before?.state !== answer.state || before?.model !== answer.model;
       // Loads that are none of the engine's, of a .gguf file for example, show there alone.
-      if (changed || this.#stale || this.status.host?.status === HOST_LOADING) this.#askHost();
+      if (changed) this.#wanted += 1;
+      if (this.#answered < this.#wanted || this.status.host?.status === HOST_LOADING) this.#askHost();
     }
     this.#tell();
   }
 
   #askHost() {
+    const number = this.#wanted;
     this.#asking ??= getJson("/status")
       .then((answer) => {
         this.status.host = answer;
-        this.#stale = false;
+        this.#answered = number;
         this.#tell();
       })
       .catch((error) => {
@@ -85,7 +91,8 @@ class App {
   #tell() {
     const { albatross, host } = this.status;
     const state = albatross?.state ?? "unknown";
-    this.status.state = state === "offline" && host?.status === HOST_LOADING ? "loading" : state;
+    const elsewhere = state === "offline" && this.#answered === this.#wanted && host?.status === HOST_LOADING;
+    this.status.state = elsewhere ? "loading" : state;
     for (const callback of this.#callbacks) callback(this.status);
   }
 }
@@ -146,7 +153,7 @@ function tellHeader({ albatross, error, state }) {
   document.getElementById("model-state").textContent = t(`state.${state}`);
   const notice = document.getElementById("connection");
   notice.hidden = error === null;
-  const text = error?.code === "connection" ? t("error.connection") : (error?.message ?? "");
+  const text = error?.status === 401 ? keyReason() : error?.code === "connection" ? t("error.connection") : (error?.message ?? "");
   if (notice.textContent !== text) notice.textContent = text;
 }
 

@@ -7,7 +7,7 @@ export class CurrentModel {
   #status = null;
   #running = false;
   #drawn = "";
-  #facts = el("dl", { class: "facts", id: "model-facts" });
+  #facts = el("dl", { class: "model-facts", id: "model-facts" });
   #problem = el("p", { class: "notice bad", hidden: true });
   #unload;
   node;
