@@ -15,6 +15,9 @@ import pytest
 from fresh import run_python
 
 DIST = Path(os.environ["ALBATROSS_DIST"])
+ROOT = Path(__file__).parents[2]
+# Each file of the page by its place in the wheel: without one of them the page stays empty.
+PAGE = [path.relative_to(ROOT).as_posix() for path in (ROOT / "albatross_plugin" / "serving" / "ui").iterdir() if path.is_file()]
 HEAVY = ("torch", "fastapi", "starlette", "pydantic", "uvicorn", "numpy", "rwkv")
 
 
@@ -53,11 +56,13 @@ def test_wheel_holds_the_packages_and_nothing_else() -> None:
         "albatross_plugin/_kernels/csrc/ops.cpp",
         "albatross_plugin/_kernels/csrc/wkv.cu",
         "albatross_plugin/kernel_loader/load.py",
+        *PAGE,
         "host_stub/__main__.py",
         "host_stub/demo.py",
         "host_stub/hookspecs.py",
     ):
         assert name in names
+    assert "albatross_plugin/serving/ui/index.html" in PAGE
     strays = [name for name in names if name.endswith((".pth", ".gguf", ".pyc", "ruff.toml", ".so", ".pyd"))]
     assert strays == [] and not any("/tests/" in name for name in names)
 

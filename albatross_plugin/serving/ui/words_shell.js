@@ -107,7 +107,7 @@ export default {
   "model.fact.slots": { en: "Slots", zh: "槽位", ja: "スロット" },
   "model.fact.device": { en: "Device", zh: "设备", ja: "デバイス" },
   "model.fact.version": { en: "Plugin", zh: "插件", ja: "プラグイン" },
-  "model.loaded": { en: "{name} is loaded. It took {time}.", zh: "{name} 已加载，用时 {time}。", ja: "{name} を読み込みました（所要時間 {time}）。" },
+  "model.loaded": { en: "Loaded {name} in {time}.", zh: "已加载 {name}，用时 {time}。", ja: "{name} を読み込みました（所要時間 {time}）。" },
   "model.unloaded": { en: "The model is unloaded.", zh: "模型已卸载。", ja: "モデルをアンロードしました。" },
   "model.failed": { en: "The model was not loaded.", zh: "模型加载失败。", ja: "モデルを読み込めませんでした。" },
   "model.unload.failed": { en: "The model was not unloaded.", zh: "模型卸载失败。", ja: "モデルをアンロードできませんでした。" },
