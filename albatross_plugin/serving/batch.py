@@ -7,7 +7,7 @@ import contextlib
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +19,10 @@ from albatross_plugin.serving.batch_call import BatchCall
 from albatross_plugin.serving.chunks import usage
 from albatross_plugin.serving.json_route import LARGE, error_object, in_thread
 
-# Updates are handed over this often, and at most so many together.
+# Updates are handed over this often, or when there are so many, and at most so many together.
 TICK_SECONDS = 0.05
 FLUSH = 256
-# So many items wait in the engine's queue for a slot at least, that a slot is never empty between two ticks.
+# So many items wait in the engine's queue for a slot at most, or as many as there are slots: those that end together are followed at once.
 AHEAD = 64
 # When the queue is full of other calls' prompts.
 RETRY_SECONDS = 0.5
@@ -70,6 +70,8 @@ class Batch:
         self._fed = 0
         self._not_before = 0.0
         self._open: dict[int, Item] = {}
+        self._waiting = 0
+        self._ripe: list[Item] = []
         self._news: list[dict[str, Any]] = []
         self._encoded: tuple[str, list[int]] | None = None
         self._wake = asyncio.Event()
@@ -118,8 +120,8 @@ class Batch:
         """What the items have to say, every ``TICK_SECONDS``: lists of at most ``FLUSH``, empty ones where there is nothing new."""
         try:
             while True:
-                await self._feed()
                 self._collect()
+                await self._feed()
                 ended = not self.unfinished
                 news, self._news = self._news, []
                 for start in range(0, len(news), FLUSH):
@@ -128,11 +130,21 @@ class Batch:
                     return
                 if not news:
                     yield []
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), TICK_SECONDS)
-                self._wake.clear()
+                await self._until_worth_telling()
         finally:
             self.close()
+
+    async def _until_worth_telling(self) -> None:
+        """Until the next tick; what ends before it is replaced in the engine at once."""
+        until = time.monotonic() + TICK_SECONDS
+        while (left := until - time.monotonic()) > 0 and self.unfinished and len(self._news) < FLUSH:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), left)
+            self._wake.clear()
+            ripe, self._ripe = self._ripe, []
+            for item in ripe:
+                self._read(item)
+            await self._feed()
 
     async def run(self) -> None:
         """Go on until every item has ended, for whoever wants the whole."""
@@ -161,10 +173,9 @@ class Batch:
 
     async def _feed(self) -> None:
         """Give the engine items until so many wait for a slot as it may need before the next tick."""
-        waiting = sum(item.status == "pending" for item in self._open.values())
         places = self._model.places()
         encoded = 0
-        while self._fed < len(self.items) and waiting < self._ahead and places > 0 and time.monotonic() >= self._not_before:
+        while self._fed < len(self.items) and self._waiting < self._ahead and places > 0 and time.monotonic() >= self._not_before:
             item, prompt = self.items[self._fed], self._call.prompts[self._fed]
             ids = await self._encode(prompt) if isinstance(prompt, str) else list(prompt)
             if self.stopped:
@@ -173,7 +184,6 @@ class Batch:
                 return
             self._fed += 1
             if item.completion is not None:
-                waiting += 1
                 places -= 1
             encoded += len(prompt)
             if encoded > LARGE:
@@ -201,7 +211,10 @@ class Batch:
             self._fail(item, error)
         else:
             self._open[item.index] = item
+            self._waiting += 1
             self.prompt_tokens += len(ids)
+            item.completion.be_patient()
+            self._watch(item)
         return True
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -209,21 +222,40 @@ class Batch:
     def _collect(self) -> None:
         """Read what the engine has made since the last time."""
         for item in list(self._open.values()):
-            completion = item.completion
-            assert completion is not None
-            try:
-                for text, tokens, reason in _read(completion):
-                    if reason is not None:
-                        self._end(item, "aborted" if reason is FinishReason.ABORT else "done", reason.value, text, tokens)
-                    else:
-                        self._go_on(item, text, tokens)
-            except GenerationError as error:
-                self._fail(item, error)
-            if item.status == "pending" and self._model.has_slot(completion):
+            self._read(item)
+            if item.status == "pending" and item.completion is not None and self._model.has_slot(item.completion):
                 self._go_on(item, "", 0)
+
+    def _read(self, item: Item) -> None:
+        completion, read = item.completion, False
+        if completion is None:
+            return
+        try:
+            while pieces := completion.ready(1):
+                read = True
+                text, tokens, reason = "".join(piece.text for piece in pieces), pieces[-1].tokens, pieces[-1].finish_reason
+                if reason is not None:
+                    self._end(item, "aborted" if reason is FinishReason.ABORT else "done", reason.value, text, tokens)
+                    return
+                self._go_on(item, text, tokens)
+        except GenerationError as error:
+            self._fail(item, error)
+            return
+        if read:
+            self._watch(item)
+
+    def _watch(self, item: Item) -> None:
+        """Be told when the item may have ended. To be renewed when something was read."""
+        assert item.completion is not None
+        item.completion.arrival().add_done_callback(lambda _: self._ripen(item))
+
+    def _ripen(self, item: Item) -> None:
+        self._ripe.append(item)
+        self._wake.set()
 
     def _go_on(self, item: Item, text: str, tokens: int) -> None:
         first = item.status == "pending"
+        self._waiting -= first
         item.status, item.tokens = "running", tokens
         if text or first:
             self._say(item, text)
@@ -238,6 +270,8 @@ class Batch:
         self._finish(item, "error", "")
 
     def _finish(self, item: Item, status: str, text: str) -> None:
+        if item.status == "pending" and item.index in self._open:
+            self._waiting -= 1
         item.status = status
         self.counts[status] += 1
         self.completion_tokens += item.tokens
@@ -263,9 +297,3 @@ class Batch:
             item.named = True
             said["seed"] = item.seed
         self._news.append(said)
-
-
-def _read(completion: AlbatrossCompletion) -> Iterator[tuple[str, int, FinishReason | None]]:
-    """(text, tokens so far, why it ended) of a completion of one choice, as far as it has come. Raises GenerationError at a failure."""
-    while pieces := completion.ready(1):
-        yield "".join(piece.text for piece in pieces), pieces[-1].tokens, pieces[-1].finish_reason
