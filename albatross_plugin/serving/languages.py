@@ -33,26 +33,25 @@ _OTHER = {
     "jw": "jv",
 }
 _BY_NAME = {name.lower(): code for code, name in NAMES.items()} | {"simplified chinese": "zh"}
-# Scripts that tell the language, in the order in which they are looked for: Japanese has ideographs too.
+_KANA = "\u3041-\u30ff\uff66-\uff9d"
+# Scripts that tell the language, and letters of them that tell another one which shares the script.
 _SCRIPTS = [
-    ("ja", re.compile("[\u3041-\u30ff\uff66-\uff9d]")),
-    ("ko", re.compile("[\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3]")),
-    ("zh", re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")),
-    ("uk", re.compile("[іїєґІЇЄҐ]")),
-    ("ru", re.compile("[\u0400-\u04ff]")),
-    ("el", re.compile("[\u0370-\u03ff]")),
-    ("he", re.compile("[\u0590-\u05ff]")),
-    ("fa", re.compile("[پچژگ]")),
-    ("ar", re.compile("[\u0600-\u06ff]")),
-    ("hi", re.compile("[\u0900-\u097f]")),
-    ("bn", re.compile("[\u0980-\u09ff]")),
-    ("ta", re.compile("[\u0b80-\u0bff]")),
-    ("th", re.compile("[\u0e00-\u0e7f]")),
-    ("ka", re.compile("[\u10a0-\u10ff]")),
-    ("hy", re.compile("[\u0530-\u058f]")),
+    ("zh", re.compile(f"[{_KANA}\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]"), "ja", re.compile(f"[{_KANA}]")),
+    ("ko", re.compile("[\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3]"), "", None),
+    ("ru", re.compile("[\u0400-\u04ff]"), "uk", re.compile("[іїєґІЇЄҐ]")),
+    ("ar", re.compile("[\u0600-\u06ff]"), "fa", re.compile("[پچژگی]")),
+    ("el", re.compile("[\u0370-\u03ff]"), "", None),
+    ("he", re.compile("[\u0590-\u05ff]"), "", None),
+    ("hi", re.compile("[\u0900-\u097f]"), "", None),
+    ("bn", re.compile("[\u0980-\u09ff]"), "", None),
+    ("ta", re.compile("[\u0b80-\u0bff]"), "", None),
+    ("th", re.compile("[\u0e00-\u0e7f]"), "", None),
+    ("ka", re.compile("[\u10a0-\u10ff]"), "", None),
+    ("hy", re.compile("[\u0530-\u058f]"), "", None),
 ]
-# Of a text's letters, so many must be in a script before it decides: one foreign word in an English text does not.
-_SHARE = 0.2
+# Of a text's letters, so many must be in a script before it decides, and so many of those be of the other language: one foreign word
+# decides nothing.
+_SHARE, _OTHER_SHARE = 0.2, 0.04
 
 
 def language(value: Any, param: str) -> str:
@@ -74,7 +73,8 @@ def language(value: Any, param: str) -> str:
 def detected(text: str) -> str:
     """The language that most of a text's script speaks for; ``en`` where none does. Languages in Latin letters are not told apart."""
     letters = sum(map(str.isalpha, text))
-    for code, script in _SCRIPTS:
-        if letters and len(script.findall(text)) >= _SHARE * letters:
-            return code
+    for code, script, other, its_letters in _SCRIPTS:
+        inside = len(script.findall(text))
+        if inside and inside >= _SHARE * letters:
+            return other if its_letters is not None and len(its_letters.findall(text)) >= _OTHER_SHARE * inside else code
     return "en"
