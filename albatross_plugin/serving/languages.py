@@ -21,17 +21,7 @@ NAMES = {
     "sw": "Swahili", "ta": "Tamil", "te": "Telugu", "th": "Thai", "tr": "Turkish", "uk": "Ukrainian", "ur": "Urdu", "uz": "Uzbek",
     "vi": "Vietnamese", "yue": "Cantonese", "zh": "Chinese", "zh-hant": "Traditional Chinese",
 }  # fmt: skip
-_OTHER = {
-    "zh-tw": "zh-hant",
-    "zh-hk": "zh-hant",
-    "zh-mo": "zh-hant",
-    "iw": "he",
-    "in": "id",
-    "tl": "fil",
-    "nb": "no",
-    "nn": "no",
-    "jw": "jv",
-}
+_OTHER = {"zh-tw": "zh-hant", "zh-hk": "zh-hant", "zh-mo": "zh-hant", "iw": "he", "in": "id", "tl": "fil", "nb": "no", "nn": "no"}
 _BY_NAME = {name.lower(): code for code, name in NAMES.items()} | {"simplified chinese": "zh"}
 _KANA = "\u3041-\u30ff\uff66-\uff9d"
 # Scripts that tell the language, and letters of them that tell another one which shares the script.
