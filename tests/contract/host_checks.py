@@ -23,6 +23,7 @@ TOOLS = [
     {"type": "function", "function": {"name": "weather", "description": "of a city", "parameters": {"type": "object", "properties": {}}}}
 ]
 COMPLETIONS, CHATS, EMBEDDINGS = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
+BATCHES = "/albatross/batch/completions"
 
 Check = Callable[[Served, Models], None]
 
@@ -201,6 +202,28 @@ def gguf_of_old(server: Served, models: Models) -> None:
     assert answer.status_code == 500 and "lbatross" not in answer.text, "the host's own loader, which knows no such file"
 
 
+def batch(server: Served, _: Models) -> None:
+    """batch, translation and page"""
+    body = {"prompt": "Hello", "count": 5, **GREEDY}
+    events = server.events(BATCHES, body)
+    assert events[-1] == "[DONE]", events[-1]
+    first, *updates, last = map(json.loads, events[:-1])
+    assert first["batch"]["status"] == "running" and last["batch"]["counts"] == {"done": 5, "aborted": 0, "error": 0}
+    texts = ["".join(each["delta"] for each in updates if each["id"] == index) for index in range(5)]
+    assert texts == [text_of(server)] * 5
+    assert [item["text"] for item in ok(server.post(BATCHES, {**body, "stream": False}))["items"]] == texts
+    bad = server.post(BATCHES, {**body, "count": 0})
+    assert bad.status_code == 400 and bad.json()["error"]["param"] == "count" and bad.json()["detail"], bad.text[:300]
+    asked = {"source_lang": "auto", "target_lang": "zh-CN", "text_list": ["Hello", "World"]}
+    assert len(ok(server.post("/translate/v1/batch-translate", asked))["translations"]) == 2
+    status = ok(server.client.get("/albatross/status"))
+    assert status["state"] == "ready" and status["batches"] == {"running": 0, "items": 0}
+    page = server.client.get("/albatross/ui")
+    assert page.status_code == 200 and "script-src 'self'" in page.headers["content-security-policy"], page.status_code
+    code = server.client.get("/albatross/ui/app.js")
+    assert code.status_code == 200 and code.headers["content-type"].startswith("text/javascript"), code.headers
+
+
 def fault(server: Served, models: Models) -> None:
     """fault in the middle"""
     ok(server.switch(models.poison, STRATEGY))
@@ -289,6 +312,6 @@ def resident(server: Served) -> int:
 
 
 CHECKS: tuple[Check, ...] = (
-    load, chat, completion, stream, overlap, refusal, large, settings, state, state_before_load, embeddings, tools, tool_stream, fault, leaving, unload,
+    load, chat, completion, stream, overlap, refusal, large, settings, state, state_before_load, embeddings, tools, tool_stream, batch, fault, leaving, unload,
     switch, other_strategy, gguf, leave,
 )  # fmt: skip
