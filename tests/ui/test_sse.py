@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -56,7 +57,7 @@ def read(page: Page, *cases: list[bytes]) -> list[list[str]]:
 
 def split(data: bytes, *places: int) -> list[bytes]:
     marks = [0, *places, len(data)]
-    return [data[start:end] for start, end in zip(marks, marks[1:], strict=False)]
+    return [data[start:end] for start, end in pairwise(marks)]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["LF", "CRLF", "CR"])
