@@ -29,24 +29,18 @@ class Chat {
     });
     this.button = el("button", { type: "button", class: "primary", on: { click: (event) => this.#press(event) } });
     this.clear = el("button", { type: "button", class: "plain", "data-t": "chat.clear", on: { click: () => this.#clear() } });
-    section.append(
-      el(
-        "div",
-        { class: "chat card" },
-        this.settings.node,
-        this.log,
-        el(
-          "div",
-          { class: "chat-compose" },
-          el("label", { class: "sr-only", for: "chat-input", "data-t": "chat.message" }),
-          this.input,
-          el("div", { class: "chat-buttons" }, this.button, this.clear),
-        ),
-      ),
-    );
+    const label = el("label", { class: "sr-only", for: "chat-input", "data-t": "chat.message" });
+    const buttons = el("div", { class: "chat-buttons" }, this.button, this.clear);
+    const compose = el("div", { class: "chat-compose" }, label, this.input, buttons);
+    this.box = el("div", { class: "chat card" }, this.settings.node, this.log, compose);
+    section.append(this.box);
     for (const each of keptTurns()) this.#append(each);
     this.#show();
-    section.addEventListener("shown", () => this.#views.at(-1)?.reveal());
+    section.addEventListener("shown", () => {
+      this.#fit();
+      this.#views.at(-1)?.reveal();
+    });
+    addEventListener("resize", () => this.#fit());
     addEventListener("pagehide", () => this.#keep());
   }
 
@@ -128,6 +122,12 @@ class Chat {
     this.#keep();
     this.#show();
     this.input.focus();
+  }
+
+  /** The conversation takes the height that the frame above leaves, whatever its language and width make of it. */
+  #fit() {
+    const above = this.box.getBoundingClientRect().top + scrollY;
+    if (above > 0) this.box.style.setProperty("--above", `${Math.round(above)}px`);
   }
 
   #keep() {

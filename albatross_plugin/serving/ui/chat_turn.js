@@ -51,8 +51,11 @@ export class TurnView {
 
   /** More of the answer. It is written once a frame, however many pieces come. */
   add(piece) {
-    this.turn.answer += piece;
-    this.#waiting += piece;
+    // Most models begin with a blank, which in the next call would stand beside that of the prompt.
+    const text = this.turn.answer === "" ? piece.trimStart() : piece;
+    if (text === "") return;
+    this.turn.answer += text;
+    this.#waiting += text;
     // No frames come while the page is hidden; what waits is written at the end or when they do.
     this.#frame ||= requestAnimationFrame(() => this.#write());
   }

@@ -130,7 +130,7 @@ export default {
   "chat.settings.default": { en: "default", zh: "默认", ja: "既定" },
   "chat.settings.temperature": { en: "Temperature", zh: "温度", ja: "温度" },
   "chat.settings.top_p": { en: "Top P", zh: "Top P", ja: "Top P" },
-  "chat.settings.max_tokens": { en: "Most tokens of an answer", zh: "回答的最大词元数", ja: "回答の最大トークン数" },
+  "chat.settings.max_tokens": { en: "Max tokens", zh: "最大词元数", ja: "最大トークン数" },
   "chat.settings.presence_penalty": { en: "Presence penalty", zh: "存在惩罚", ja: "存在ペナルティ" },
   "chat.settings.frequency_penalty": { en: "Frequency penalty", zh: "频率惩罚", ja: "頻度ペナルティ" },
   "chat.settings.system": { en: "System message", zh: "系统消息", ja: "システムメッセージ" },
