@@ -106,7 +106,8 @@ function show(name, { focus = false } = {}) {
     document.getElementById(each).hidden = !chosen;
     if (chosen && focus) tab.focus();
   }
-  history.replaceState(null, "", `#${name}`);
+  // Not at the start: a fragment that appears while the page loads would move the place where the Tab key begins.
+  if (fromHash() !== name) history.replaceState(null, "", `#${name}`);
   document.getElementById(name).dispatchEvent(new CustomEvent("shown"));
 }
 
