@@ -3,11 +3,12 @@
     python -m albatross_plugin.bench.http_benchmark --port 8000 --concurrency 320 --requests 640 --max-tokens 128 --processes 2
     python -m albatross_plugin.bench.http_benchmark --port 8000 --concurrency 320 --non-stream --split
     python -m albatross_plugin.bench.http_benchmark --port 8000 --concurrency 256 --max-tokens 256 --bare --runs 5
+    python -m albatross_plugin.bench.http_benchmark --port 8000 --concurrency 1 --batch 1000
 
 The clients are bare sockets in processes of their own, which count events and read ``usage`` and parse nothing else, so that they are not
 what is measured. All requests are for full-length answers. ``--split`` asks a ``measured_host`` for the processor time of its threads,
 and ``--bare`` also for the same bytes without anything that makes them.
-Exit status 1 if a request failed.
+``--batch`` makes each request a batch of so many items, of which an event is an update. Exit status 1 if a request failed.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from albatross_plugin.bench.report import Log, median, percentile
 
 MODULE = "albatross_plugin.bench.http_benchmark"
 PATH = "/v1/chat/completions"
+BATCH_PATH = "/albatross/batch/completions"
 BARE = "/bench/bare"
 EVENT, EVENT_END = b"data: {", "\r\n\r\n"
 RANKED = "above_bare_us_per_token"
@@ -107,8 +109,11 @@ def request_bytes(endpoint: Endpoint, path: str, body: dict[str, Any]) -> bytes:
 
 
 def body_of(options: argparse.Namespace) -> dict[str, Any]:
+    asked = (
+        {"prompt": options.prompt, "count": options.batch} if options.batch else {"messages": [{"role": "user", "content": options.prompt}]}
+    )
     body = {
-        "messages": [{"role": "user", "content": options.prompt}],
+        **asked,
         "max_tokens": options.max_tokens,
         "stream": not options.non_stream,
         "temperature": 1.0,
@@ -119,7 +124,7 @@ def body_of(options: argparse.Namespace) -> dict[str, Any]:
     }
     if options.no_stop:
         body["stop"] = None
-    if not options.non_stream:
+    if not options.non_stream and not options.batch:
         body["stream_options"] = {"include_usage": True}
     return body
 
@@ -156,9 +161,10 @@ def run_clients(endpoint: Endpoint, path: str, body: dict[str, Any], concurrency
         loop.close()
 
 
-def measure(endpoint: Endpoint, options: argparse.Namespace, path: str = PATH) -> list[Answer]:
+def measure(endpoint: Endpoint, options: argparse.Namespace, path: str | None = None) -> list[Answer]:
     """One run, spread over the client processes."""
     body, count = body_of(options), options.processes
+    path = path or (BATCH_PATH if options.batch else PATH)
     parts = [(options.concurrency + i) // count for i in range(count)], [(options.requests + i) // count for i in range(count)]
     with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
         # The processes are there before the clock runs.
@@ -258,7 +264,7 @@ def compare(endpoint: Endpoint, options: argparse.Namespace) -> dict[str, Any]:
     return {**ours, "bare": bare, "above_bare_us_per_token": round(cost - floor, 3)}
 
 
-def run(endpoint: Endpoint, options: argparse.Namespace, path: str = PATH) -> dict[str, Any]:
+def run(endpoint: Endpoint, options: argparse.Namespace, path: str | None = None) -> dict[str, Any]:
     if not options.split:
         return summarize(measure(endpoint, options))
     asyncio.run(_profile(endpoint))
@@ -280,6 +286,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     add("--concurrency", type=int, default=320, help="requests at a time (default: %(default)s)")
     add("--requests", type=int, default=0, help="requests in all (default: as many as at a time)")
     add("--max-tokens", type=int, default=128, help="tokens of each answer (default: %(default)s)")
+    add("--batch", type=int, default=0, help="items of each request, as one batch (default: each request is one chat)")
     add("--processes", type=int, default=2, help="client processes (default: %(default)s)")
     add("--runs", type=int, default=1, help="runs one after the other; the median by tokens per second is told (default: %(default)s)")
     add("--non-stream", action="store_true", help="ask for whole answers")
@@ -293,6 +300,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     options = parser.parse_args(arguments)
     options.requests = options.requests or options.concurrency
     options.split = options.split or options.bare
+    if options.batch and options.bare:
+        parser.error("--bare compares chats, not batches")
     return options
 
 

@@ -67,6 +67,10 @@ def test_the_host_without_a_model_tells_where_its_time_goes(tmp_path: Path) -> N
             assert split["lock_wait_ms"]["mean"] >= 0 and split["front_end_us_per_token"]["json_dump"] > 0
             status, whole = run(int(found[1]), tmp_path, "--concurrency", "8", "--max-tokens", "20", "--non-stream")
             assert status == 0 and whole["tokens"] == 160
+            status, batch = run(int(found[1]), tmp_path, "--concurrency", "1", "--batch", "24", "--max-tokens", "20", "--split")
+            assert status == 0 and (batch["requests"], batch["tokens"]) == (1, 480)
+            # What an item says within 50 ms is one event.
+            assert batch["tokens_per_event"] > 2 * report["tokens_per_event"] or batch["wall_s"] > 1
             for more in (("--bare-step-ms", "1"), ("--non-stream",)):
                 status, report = run(int(found[1]), tmp_path, "--concurrency", "8", "--max-tokens", "20", "--bare", *more)
                 assert status == 0 and report["tokens"] == report["bare"]["tokens"] == 160
