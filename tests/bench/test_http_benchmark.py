@@ -70,7 +70,7 @@ def test_the_host_without_a_model_tells_where_its_time_goes(tmp_path: Path) -> N
             status, batch = run(int(found[1]), tmp_path, "--concurrency", "1", "--batch", "24", "--max-tokens", "20", "--split")
             assert status == 0 and (batch["requests"], batch["tokens"]) == (1, 480)
             # What an item says within 50 ms is one event.
-            assert batch["tokens_per_event"] > 2 * report["tokens_per_event"] or batch["wall_s"] > 1
+            assert batch["tokens_per_event"] > 2
             for more in (("--bare-step-ms", "1"), ("--non-stream",)):
                 status, report = run(int(found[1]), tmp_path, "--concurrency", "8", "--max-tokens", "20", "--bare", *more)
                 assert status == 0 and report["tokens"] == report["bare"]["tokens"] == 160
