@@ -90,7 +90,7 @@ def test_a_load_shows_how_far_it_is_and_is_not_sent_again(tab: Page, model: Path
     expect(progress).to_contain_text("Preparing")
     assert tab.get_attribute("#load-progress progress", "value") is None
     stepped_load.tell(1_000_000_000)
-    expect(progress).to_contain_text("Reading the weights")
+    expect(progress).to_contain_text("Reading weights")
     expect(progress).to_contain_text("1.00 / 4.00 GB")
     assert float(tab.get_attribute("#load-progress progress", "value") or 0) == 0.25
     expect(progress).to_contain_text(re.compile(r"\d:\d\d"))

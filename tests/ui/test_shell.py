@@ -27,7 +27,7 @@ FOLDER = resources.files("albatross_plugin.serving").joinpath("ui")
 TABS = ["model", "status", "chat", "batch"]
 API = re.compile(r"/(status|switch-model)$")
 # Words that are the same in other languages: names, units, places for values.
-SAME = re.compile(r"(?:[^A-Za-z]|\b(?:API|JSON|JSONL|Top P|Top K|Token|Tokens|tokens?/s|s|B|max_tokens|ms)\b)*")
+SAME = re.compile(r"(?:\{\w+\}|[^A-Za-z]|\b(?:API|JSON|JSONL|Top P|Top K|Token|Tokens|tokens?/s|tok|s|B|max_tokens|ms)\b)*")
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +135,9 @@ def test_an_api_key_is_asked_for_in_words_and_kept_for_this_visit(page: Page, pa
     expect(dialog).to_contain_text("The server asks for an API key.")
     expect(page.locator("#connection")).to_have_text("The server asks for an API key.")
     expect(page.locator("#key")).to_be_focused()
+    page.fill("#key", "schlüssel")
+    page.keyboard.press("Enter")
+    expect(page.locator("#key-problem")).to_contain_text("only letters, digits and signs of ASCII")
     page.fill("#key", "wrong")
     page.keyboard.press("Enter")
     expect(dialog).to_contain_text("The server refused this API key.")
@@ -163,6 +166,7 @@ def test_a_server_that_is_gone_is_told_and_found_again(page: Page, page_errors: 
     expect(page.locator("#model-state")).to_have_text("no model loaded")
     page.route(API, lambda route: route.abort("connectionrefused"))
     expect(page.locator("#connection")).to_have_text("The server cannot be reached. Is it still running?")
+    expect(page.locator("#model-state")).to_have_text("no connection")
     page.select_option("#language", "ja")
     expect(page.locator("#connection")).to_contain_text("サーバーに接続できません")
     page.unroute(API)
@@ -238,6 +242,16 @@ def test_one_status_question_at_a_time_and_none_while_the_page_is_hidden(page: P
     page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
     until(page, lambda: held)
     page.unroute_all(behavior="ignoreErrors")
+
+
+def test_a_callback_that_fails_ends_neither_the_questions_nor_the_others(page: Page, page_errors: PageErrors, ui_url: str) -> None:
+    page_errors.expect("not today")
+    module = "export function mount(section, app) { app.onStatus(() => { throw new Error('not today'); }); }"
+    page.route("**/ui/load.js", lambda route: route.fulfill(body=module, content_type="text/javascript"))
+    page.goto(ui_url)
+    expect(page.locator("#model-state")).to_have_text("no model loaded")
+    with page.expect_response(re.compile("/albatross/status$")):
+        pass
 
 
 def test_one_broken_tab_leaves_the_others(page: Page, page_errors: PageErrors, ui_url: str) -> None:

@@ -110,9 +110,12 @@ export function poll(path, everyMs, callback) {
     const [answer, error] = await once(path);
     running = false;
     if (stopped) return;
-    callback(answer, error);
-    timer = setTimeout(ask, again ? 0 : typeof everyMs === "function" ? everyMs() : everyMs);
-    again = false;
+    try {
+      callback(answer, error);
+    } finally {
+      timer = setTimeout(ask, again ? 0 : typeof everyMs === "function" ? everyMs() : everyMs);
+      again = false;
+    }
   }
 
   function stop() {

@@ -93,7 +93,14 @@ class App {
     const state = albatross?.state ?? "unknown";
     const elsewhere = state === "offline" && this.#answered === this.#wanted && host?.status === HOST_LOADING;
     this.status.state = elsewhere ? "loading" : state;
-    for (const callback of this.#callbacks) callback(this.status);
+    for (const callback of this.#callbacks) {
+      try {
+        callback(this.status);
+      } catch (error) {
+        // A fault of one tab is seen in the console, and costs the others nothing.
+        reportError(error);
+      }
+    }
   }
 }
 
@@ -151,7 +158,7 @@ function tellHeader({ albatross, error, state }) {
   line.dataset.state = error ? "unknown" : state;
   document.getElementById("model-name").textContent = name;
   document.getElementById("model-name").title = name;
-  document.getElementById("model-state").textContent = t(`state.${state}`);
+  document.getElementById("model-state").textContent = t(error?.status === 0 ? "state.lost" : `state.${state}`);
   const notice = document.getElementById("connection");
   notice.hidden = error === null;
   const text = error?.status === 401 ? keyReason() : error?.code === "connection" ? t("error.connection") : (error?.message ?? "");

@@ -33,9 +33,11 @@ export class DeviceModes {
   });
   #text = el("output", { id: "strategy-text", class: "strategy", for: "device-mode" });
   #fields = el("div", { class: "mode-fields" });
+  #note = el("p", { class: "help mode-note", "aria-hidden": "true" });
   node = el("div", { class: "stack" }, field(this.#select, "model.device"), this.#fields);
 
   constructor() {
+    this.#select.after(this.#note);
     onLanguage(() => this.#draw());
     this.#draw();
   }
@@ -82,6 +84,7 @@ export class DeviceModes {
     tell(this.#select, "");
     this.#inputs.clear();
     clear(this.#fields);
+    this.#annotate();
     const mode = this.#mode();
     if (mode) {
       const numbers = (mode.fields ?? []).filter((each) => each?.key && each.type === "integer");
@@ -111,13 +114,23 @@ export class DeviceModes {
     const modes = this.#modes ?? [];
     const entries = [
       ["", t("model.device.choose")],
-      ...modes.map((mode) => [mode.id, mode.labels?.[language()] ?? mode.labels?.en ?? mode.id]),
+      ...modes.map((mode) => [mode.id, name(mode)]),
       [OTHER, t("model.device.other")],
     ];
     clear(this.#select).append(...entries.map(([value, text]) => el("option", { value, text })));
     // Nothing is chosen for the user: the fast mode takes a whole card, and only some models.
     this.#select.value = this.#chosen;
+    this.#annotate();
   }
+
+  #annotate() {
+    const mode = this.#mode();
+    this.#note.textContent = mode ? name(mode) : "";
+  }
+}
+
+function name(mode) {
+  return mode.labels?.[language()] ?? mode.labels?.en ?? mode.id;
 }
 
 function bounds(minimum, maximum) {

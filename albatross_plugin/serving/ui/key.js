@@ -2,6 +2,7 @@
 
 import { key, setKey } from "./api.js";
 import { el } from "./dom.js";
+import { field, tell } from "./fields.js";
 import { t } from "./words.js";
 
 let open = null;
@@ -13,7 +14,7 @@ let open = null;
  */
 export function askForKey(reason, done) {
   if (open) return;
-  const input = el("input", { id: "key", type: "password", autocomplete: "off", spellcheck: "false", "aria-describedby": "key-help", value: key() });
+  const input = el("input", { id: "key", type: "password", autocomplete: "off", spellcheck: "false", value: key() });
   const use = (value) => {
     setKey(value);
     open.close();
@@ -25,13 +26,16 @@ export function askForKey(reason, done) {
       on: {
         submit: (event) => {
           event.preventDefault();
-          use(input.value.trim());
+          const value = input.value.trim();
+          // Nothing else can stand in a header.
+          if (/^[\x21-\x7e]*$/.test(value)) use(value);
+          else tell(input, t("key.letters"));
         },
       },
     },
     el("h2", { id: "key-title", "data-t": "key.title" }),
     reason ? el("p", { class: "notice bad", role: "alert", text: reason }) : null,
-    el("div", { class: "field" }, el("label", { for: "key", "data-t": "key.label" }), input, el("p", { class: "help", id: "key-help", "data-t": "key.help" })),
+    field(input, "key.label", "key.help"),
     el(
       "div",
       { class: "actions" },
