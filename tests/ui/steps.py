@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from playwright.sync_api import expect
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Locator, Page
 
 ON_THE_CPU = "albatross device=cpu batch=32"
 TABS = ("model", "status", "chat", "batch")
@@ -37,3 +37,63 @@ def chat(page: Page, question: str) -> str:
     answer = page.locator(".chat-model").last
     expect(answer).to_have_attribute("data-end", "done")
     return answer.locator(".chat-text").inner_text()
+
+
+# --- the tab Batch ---
+
+
+def fill(page: Page, prompt: str, count: int, **sampling: float) -> None:
+    """One prompt, ``count`` times."""
+    show(page, "batch")
+    page.fill("#batch-prompt", prompt)
+    page.fill("#batch-count", str(count))
+    if sampling and not page.is_visible("#batch-max_tokens"):
+        page.click("#batch .batch-sampling summary")
+    for name, value in sampling.items():
+        page.fill(f"#batch-{name}", str(value))
+
+
+def start(page: Page) -> None:
+    """Start the batch of the form; back when the server has accepted it."""
+    page.click("#batch .batch-actions .primary:enabled")
+    expect(page.locator("#batch .batch-actions .danger")).to_be_enabled()
+    expect(page.locator("#batch .batch-progress")).to_be_visible()
+
+
+def counts(page: Page) -> dict[str, int]:
+    """How many items are in each state, and ``all``, without zeros."""
+    script = "() => [...document.querySelectorAll('.batch-filter label')].map((each) => [each.dataset.state, each.querySelector('.segment-count').textContent])"
+    return {name: number for name, text in page.evaluate(script) if (number := int(text.replace(",", "")))}
+
+
+def reached(page: Page, count: int, seconds: float = 30) -> None:
+    """Wait until so many items have an end."""
+    page.wait_for_function("(count) => document.querySelector('#batch progress').value >= count", arg=count, timeout=1000 * seconds)
+
+
+def ended(page: Page, seconds: float = 30) -> None:
+    """Wait for the end of the batch: the next one can be started."""
+    expect(page.locator("#batch .batch-actions .primary")).to_be_enabled(timeout=1000 * seconds)
+
+
+def walk(page: Page) -> dict[int, tuple[str, str]]:
+    """State and text of every item, by scrolling through the grid from its top to its end."""
+    seen: dict[str, list[str]] = page.evaluate(
+        """async () => {
+          const grid = document.querySelector("#batch .grid");
+          const painted = () => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
+          const seen = {};
+          for (grid.scrollTop = 0; ; grid.scrollTop += grid.clientHeight) {
+            await painted();
+            for (const cell of grid.querySelectorAll(".cell:not([hidden])"))
+              seen[cell.querySelector(".cell-id").textContent] = [cell.dataset.state, cell.querySelector(".cell-text").textContent];
+            if (grid.scrollTop + grid.clientHeight >= grid.scrollHeight - 1) return seen;
+          }
+        }"""
+    )
+    return {int(name.removeprefix("#")): (state, text) for name, (state, text) in seen.items()}
+
+
+def cell(page: Page, item: int) -> Locator:
+    """The cell of an item that is in sight."""
+    return page.locator(".cell", has=page.get_by_text(f"#{item}", exact=True))

@@ -1,0 +1,71 @@
+"""Prints what a batch of 1,000 items costs the page: ``python tests/ui/measure.py``. Its stream is recorded from F1 on the CPU, then replayed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import tiny
+from cases.scripts import tokens, write_script
+from host.live import LiveHost
+from ui import steps
+from ui.browsing import Forwarder, PageErrors, Pages, running_browser
+from ui.recording import WATCH, Meter, Replay, record
+
+from albatross_plugin import hooks
+
+PROMPT = "Once upon a time"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--items", type=int, default=1000)
+    parser.add_argument("--max-tokens", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--speed", type=float, default=1.0, help="of the replay, against the recording's")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        measure(Path(folder), options)
+
+
+def measure(folder: Path, options: argparse.Namespace) -> None:
+    body = {"prompt": PROMPT, "count": options.items, "max_tokens": options.max_tokens, "seed": 1}
+    replay = Replay()
+    replay.speed = options.speed
+    with LiveHost(("albatross", hooks)) as host:
+        host.switch(
+            tiny.write(folder / "f1.pth", tiny.random_checkpoint()), f"albatross device=cpu batch={options.batch}"
+        ).raise_for_status()
+        replay.recording = record(host, body)
+    print(f"stream: {replay.recording.size:,} bytes in {len(replay.recording.parts):,} parts and {replay.recording.seconds:.1f} s")
+    errors = PageErrors()
+    with LiveHost(("albatross", hooks), ("replay", replay)) as host, Forwarder(host.port) as way, running_browser() as browser:
+        host.switch(write_script(folder / "f2.pth", *tokens(" a")), steps.ON_THE_CPU).raise_for_status()
+        pages = Pages(browser, errors)
+        page = pages.open()
+        page.add_init_script(WATCH)
+        page.goto(way.url + "/albatross/ui")
+        steps.fill(page, PROMPT, options.items, max_tokens=options.max_tokens)
+        meter = Meter(page)
+        before = meter.read()
+        way.reset()
+        meter.begin()
+        steps.start(page)
+        steps.ended(page, seconds=3 * replay.recording.seconds / options.speed + 20)
+        after = meter.read()
+        pages.close()
+    print(f"tasks over 50 ms: {after.tasks}, the longest of {after.longest_ms:.0f} ms")
+    print(f"heap: {before.heap / 2**20:.1f} MiB before, {after.heap / 2**20:.1f} MiB after")
+    print(f"DOM nodes: {before.nodes:,} before, {after.nodes:,} after")
+    print(f"connections: at most {way.peak} at a time")
+    print(f"errors: {errors.found or 'none'}")
+
+
+if __name__ == "__main__":
+    main()
