@@ -173,26 +173,55 @@ def test_a_server_that_is_gone_is_told_and_found_again(page: Page, page_errors: 
     expect(page.locator("#connection")).to_be_hidden()
 
 
-@pytest.mark.parametrize(
-    ("status", "content_type", "body", "text"),
-    [
-        (500, "application/json", '{"error": {"message": "<b>broken</b>"}, "detail": "x"}', "<b>broken</b>"),
-        (422, "application/json", '{"detail": [{"loc": ["body", "model"], "msg": "Field required"}]}', "model: Field required"),
-        (404, "application/json", '{"detail": "Not Found"}', "Not Found"),
-        (502, "text/html", "<h1>Bad Gateway</h1>", "The server answered with status 502."),
-        (500, "application/json", "[null]", "The server answered with status 500."),
-        (200, "text/html", "<p>sign in", "The server's answer is not JSON."),
-        (302, "text/html", "", "Something between this page and the server asks for a sign-in"),
-    ],
-)
-def test_odd_answers_are_told_in_words(
-    page: Page, page_errors: PageErrors, ui_url: str, status: int, content_type: str, body: str, text: str
-) -> None:
-    page_errors.expect("/status")
-    headers = {"content-type": content_type, **({"location": "/elsewhere"} if status == 302 else {})}
-    page.route(API, lambda route: route.fulfill(status=status, headers=headers, body=body))
+ODD = [
+    (
+        500,
+        "application/json",
+        '{"error": {"message": "<b>broken</b>", "code": "c", "param": "p"}, "detail": "x"}',
+        "<b>broken</b>",
+        "c",
+        None,
+    ),
+    (422, "application/json", '{"detail": [{"loc": ["body", "model"], "msg": "Field required"}]}', "model: Field required", None, None),
+    (404, "application/json", '{"detail": "Not Found"}', "Not Found", None, None),
+    (429, "application/json", '{"error": "later"}', "later", None, 7),
+    (502, "text/html", "<h1>Bad Gateway</h1>", "The server answered with status 502.", None, None),
+    (500, "application/json", "[null]", "The server answered with status 500.", None, None),
+    (200, "text/html", "<p>sign in", "The server's answer is not JSON.", "garbled", None),
+    (
+        302,
+        "text/html",
+        "",
+        "Something between this page and the server asks for a sign-in or points elsewhere. Reload the page.",
+        "redirected",
+        None,
+    ),
+]
+
+
+def test_odd_answers_are_told_in_words(page: Page, page_errors: PageErrors, ui_url: str) -> None:
+    page_errors.expect("/odd/")
+
+    def answer(route: Route) -> None:
+        status, content_type, body, *_ = ODD[int(route.request.url.rsplit("/", 1)[1])]
+        more = {302: {"location": "/elsewhere"}, 429: {"retry-after": "7"}}.get(status, {})
+        route.fulfill(status=status, headers={"content-type": content_type, **more}, body=body)
+
+    page.route("**/odd/*", answer)
     page.goto(ui_url)
-    expect(page.locator("#connection")).to_contain_text(text)
+    found = page.evaluate(
+        """
+        async (count) => {
+          const { getJson, ApiError } = await import("/albatross/ui/api.js");
+          const ask = (index) => getJson(`/odd/${index}`).catch((error) => error);
+          const errors = await Promise.all([...Array(count).keys()].map(ask));
+          return errors.map((error) => [error instanceof ApiError, error.status, error.message, error.code, error.retryAfter]);
+        }
+        """,
+        len(ODD),
+    )
+    wanted = [[True, 0 if status == 302 else status, text, code, after] for status, _, _, text, code, after in ODD]
+    assert found == wanted
 
 
 def test_names_from_the_server_are_text(page: Page, ui_url: str) -> None:
