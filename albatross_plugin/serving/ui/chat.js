@@ -2,6 +2,7 @@
 
 import { ask } from "./chat_answer.js";
 import { keepTurns, keptTurns, messages, turn as newTurn } from "./chat_history.js";
+import { Log } from "./chat_log.js";
 import { Settings } from "./chat_settings.js";
 import { TurnView } from "./chat_turn.js";
 import { announce, el } from "./dom.js";
@@ -20,7 +21,7 @@ class Chat {
   constructor(section) {
     this.settings = new Settings();
     this.empty = el("p", { class: "muted chat-empty", "data-t": "chat.empty" });
-    this.log = el("div", { class: "chat-log", role: "log", tabindex: "0", "data-t-label": "chat.log" }, this.empty);
+    this.log = new Log(this.empty);
     this.input = el("textarea", {
       id: "chat-input",
       rows: "3",
@@ -32,15 +33,12 @@ class Chat {
     const label = el("label", { class: "sr-only", for: "chat-input", "data-t": "chat.message" });
     const buttons = el("div", { class: "chat-buttons" }, this.button, this.clear);
     const compose = el("div", { class: "chat-compose" }, label, this.input, buttons);
-    this.box = el("div", { class: "chat card" }, this.settings.node, this.log, compose);
+    this.box = el("div", { class: "chat card" }, this.settings.node, this.log.node, compose);
     section.append(this.box);
     for (const each of keptTurns()) this.#append(each);
     this.#show();
-    section.addEventListener("shown", () => {
-      this.#fit();
-      this.#views.at(-1)?.reveal();
-    });
-    addEventListener("resize", () => this.#fit());
+    const frame = new ResizeObserver(() => this.#fit());
+    for (const part of document.querySelectorAll("body > *")) frame.observe(part);
     addEventListener("pagehide", () => this.#keep());
   }
 
@@ -85,7 +83,7 @@ class Chat {
     body.messages = messages(turns, question, this.settings.systemMessage);
     this.#views.at(-1)?.settle({ last: false });
     const view = this.#append(newTurn(question));
-    view.reveal();
+    this.log.reveal();
     this.#keep();
     this.#run(view, body);
     return true;
@@ -110,7 +108,7 @@ class Chat {
     this.#views.at(-1)?.settle({ last: false });
     const view = new TurnView(turn, this.log, { onRetry: () => this.#retry(view) });
     this.#views.push(view);
-    this.log.append(view.question, view.answer);
+    this.log.node.append(view.question, view.answer);
     return view;
   }
 
@@ -126,8 +124,9 @@ class Chat {
 
   /** The conversation takes the height that the frame above leaves, whatever its language and width make of it. */
   #fit() {
-    const above = this.box.getBoundingClientRect().top + scrollY;
-    if (above > 0) this.box.style.setProperty("--above", `${Math.round(above)}px`);
+    const { top, height } = this.box.getBoundingClientRect();
+    const above = top + scrollY;
+    if (height > 0) this.box.style.setProperty("--above", `${Math.round(above)}px`);
   }
 
   #keep() {

@@ -4,8 +4,6 @@ import { lost } from "./chat_history.js";
 import { announce, clear, el } from "./dom.js";
 import { t } from "./words.js";
 
-/** Pixels from the end within which a reader counts as being there. */
-const NEAR = 32;
 const COPIED_MS = 1500;
 const HINTS = { connection: "error.connection", model_not_loaded: "chat.no_model", model_loading: "chat.loading" };
 
@@ -15,12 +13,12 @@ export class TurnView {
 
   /**
    * @param {import("./chat_history.js").Turn} turn
-   * @param {HTMLElement} scroller what scrolls the conversation
+   * @param {import("./chat_log.js").Log} log
    * @param {{onRetry: () => void}} options
    */
-  constructor(turn, scroller, { onRetry }) {
+  constructor(turn, log, { onRetry }) {
     this.turn = turn;
-    this.scroller = scroller;
+    this.log = log;
     this.text = document.createTextNode(turn.answer);
     this.body = el("div", { class: "chat-text", dir: "auto" }, this.text);
     this.note = el("p", { class: "chat-note" });
@@ -70,11 +68,7 @@ export class TurnView {
     this.copy.hidden = running || turn.answer === "";
     this.retry.hidden = running || !last;
     this.#tell();
-  }
-
-  /** The end of the conversation comes into view. */
-  reveal() {
-    this.scroller.scrollTop = this.scroller.scrollHeight;
+    this.log.follow();
   }
 
   #write() {
@@ -82,13 +76,11 @@ export class TurnView {
     this.#frame = 0;
     if (this.#waiting === "") return;
     const first = this.text.length === 0;
-    const { scrollHeight, scrollTop, clientHeight } = this.scroller;
-    const atEnd = scrollHeight - scrollTop - clientHeight < NEAR;
     // Appended, not replaced: what the reader has selected stays selected.
     this.text.appendData(this.#waiting);
     this.#waiting = "";
     if (first) this.#tell();
-    if (atEnd) this.reveal();
+    this.log.follow();
   }
 
   /** Sentences about the answer, each in the language spoken. */

@@ -19,7 +19,7 @@ export function mount(section, app) {
 class StatusTab {
   #section;
   #answer = null;
-  #status = { albatross: null, host: null, error: null };
+  #status = { albatross: null, host: null, error: null, state: "unknown" };
   #chart = new Chart({ format: short, ago: (past) => (past ? t("status.ago", { seconds: number(past) }) : t("status.now")) });
 
   constructor(section) {
@@ -47,12 +47,13 @@ class StatusTab {
       card("status.tokens", this.tokens.node),
     );
     const head = el("div", { class: "status-head" }, this.name, this.state);
-    const chart = el("div", { class: "status-head" }, el("h3", { "data-t": "status.rate" }), this.now, this.prefill);
+    const rates = el("div", { class: "status-head" }, el("h3", { "data-t": "status.rate" }), this.now, this.prefill);
+    this.rates = el("div", { class: "card" }, rates, this.#chart.svg);
     this.body = el(
       "div",
       { class: "status" },
       el("div", { class: "card" }, head, this.notice, this.load.node, this.facts.node),
-      el("div", { class: "card" }, chart, this.#chart.svg),
+      this.rates,
       this.cards,
     );
     section.append(this.body);
@@ -73,7 +74,7 @@ class StatusTab {
     const { albatross, host, error } = this.#status;
     const now = figures(albatross, host);
     this.body.classList.toggle("stale", error !== null);
-    this.#showHead(now, error);
+    this.#showHead(now);
     this.#showFacts(now);
     this.#showRate(error ? null : now.decode, now.prefill);
     this.cards.hidden = now.slots.total === null;
@@ -85,11 +86,14 @@ class StatusTab {
     this.tokens.show(now.tokens);
   }
 
-  #showHead(now, error) {
-    const state = error ? (error.status === 0 ? "gone" : "unknown") : (now.state ?? "unknown");
+  #showHead(now) {
+    const { error, state: told } = this.#status;
+    // The frame knows of loads that are none of the engine's.
+    const known = told === "loading" ? told : (now.state ?? "unknown");
+    const state = error ? (error.status === 0 ? "lost" : "unknown") : known;
     put(this.name, now.model ?? (state === "offline" ? t("status.no_model") : t("status.model")));
     this.state.dataset.state = state;
-    put(this.state, t(`status.state.${state}`));
+    put(this.state, t(`state.${state}`));
     const text = !error && state === "down" ? t("status.down", { message: now.error ?? "" }) : state === "foreign" ? t("status.no_figures") : "";
     this.notice.hidden = text === "";
     this.notice.classList.toggle("bad", state === "down");
@@ -108,6 +112,7 @@ class StatusTab {
     const words = decode === null ? t("status.rate.none") : t("status.rate.now", { rate: rate(decode) });
     put(this.now, words);
     put(this.prefill, prefill ? t("status.rate.prefill", { rate: rate(prefill) }) : "");
+    this.rates.hidden = decode === null && !this.#chart.samples.some((sample) => sample.value !== null);
     this.#chart.draw();
     const minutes = number(this.#chart.seconds / 60);
     this.#chart.describe(t("status.rate.chart", { minutes, rate: words, peak: rate(this.#chart.highest) }));

@@ -1,6 +1,6 @@
 /** What the two status answers say, in one flat object; whatever a server leaves out is `null`. No DOM. */
 
-const STATES = ["offline", "loading", "ready", "foreign"];
+const STATES = ["offline", "loading", "ready", "foreign", "down", "closed"];
 /** The numbers of `/status`, as RWKV-Runner's front end knows them. */
 const PHASES = { 0: "offline", 1: "loading", 2: "loading", 3: "ready" };
 
@@ -22,7 +22,7 @@ export function figures(own, host) {
     device: text(host?.device_name),
     error: text(engine?.error),
     workers: workers.length || null,
-    batch: total !== null && workers.length ? total / workers.length : null,
+    batch: total && workers.length ? total / workers.length : null,
     loaded: count(engine?.loaded_bytes),
     toLoad: count(engine?.total_bytes),
     memory: sum(workers, "memory_bytes"),
@@ -45,7 +45,7 @@ export function figures(own, host) {
 
 function stateOf(own, host, engine) {
   if (STATES.includes(own?.state)) return engine?.phase === "down" ? "down" : own.state;
-  if (engine?.phase === "loading" || engine?.phase === "ready" || engine?.phase === "down") return engine.phase;
+  if (STATES.includes(engine?.phase)) return engine.phase;
   const phase = PHASES[host?.status] ?? null;
   // A model that works, of which the engine knows nothing, is somebody else's.
   return phase === "ready" ? "foreign" : phase;
