@@ -30,7 +30,19 @@ def update(number: int, status: str, delta: str = "", tokens: int = 0, **more: A
 
 
 def batch(body: dict[str, Any], status: str, **more: Any) -> bytes:
-    return event({"batch": {"id": body["batch_id"], "object": "albatross.batch", "created": 1, "model": "fake", "count": total(body), "status": status, **more}})
+    return event(
+        {
+            "batch": {
+                "id": body["batch_id"],
+                "object": "albatross.batch",
+                "created": 1,
+                "model": "fake",
+                "count": total(body),
+                "status": status,
+                **more,
+            }
+        }
+    )
 
 
 def total(body: dict[str, Any]) -> int:
@@ -74,12 +86,19 @@ class FakeBatches(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.closing = threading.Event()
+        self.reset()
+
+    def reset(self) -> None:
+        """As at the start; what still plays is let go."""
         self.script: Script = whole
         self.pieces = 3
         self.state = "ready"
         # Status, headers and body in place of a stream.
         self.refusal: tuple[int, dict[str, str], Any] | None = None
+        # Whether a batch can be stopped, and whether the answer to the call for one waits for the end of the tests.
         self.deletes = True
+        self.answer_delay = False
         # Bytes of at most so many go out at once.
         self.part: int | None = None
         self.bodies: list[dict[str, Any]] = []
@@ -87,7 +106,6 @@ class FakeBatches(ThreadingHTTPServer):
         self.begun = threading.Event()
         self.stopped = threading.Event()
         self.left = threading.Event()
-        self.closing = threading.Event()
 
     @property
     def url(self) -> str:
@@ -136,6 +154,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self._json(404, {"detail": "Not Found"})
         self.server.bodies.append(body)
         self.server.begun.set()
+        if self.server.answer_delay:
+            self.server.closing.wait()
+            return
         if self.server.refusal is not None:
             status, headers, value = self.server.refusal
             return self._json(status, value, headers)
@@ -153,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
         ended = False
         for step in self.server.script(self.server, body):
             if isinstance(step, bytes):
-                ended = step.endswith(DONE) or step.endswith(DONE.replace(b"\n", b"\r\n"))
+                ended = b"[DONE]" in step
                 self._write(step)
             elif isinstance(step, float):
                 time.sleep(step)
