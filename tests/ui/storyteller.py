@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import tiny
-from cases.scripts import tokens, world
+from cases.scripts import CHAT_START, tokens, world
 
 WIDTH = 256
 # So far above the logits of the 65,000 other tokens, a story does not leave its words.
@@ -39,11 +39,11 @@ CHINESE = """
 """
 
 
-def write(path: Path, text: str, *starts: str, sentences: int = 4) -> Path:
-    """A model of the pairs of neighbours in ``text``, a sentence a line. A story begins after each of ``starts``, each a token, with
-    a line of the same first token as the first one, and ends after about so many ``sentences``."""
+def write(path: Path, text: str, start: str, also: str = CHAT_START, *, sentences: int = 6) -> Path:
+    """A model of the pairs of neighbours in ``text``, a sentence a line. After the token ``start`` it goes on as the first line
+    begins, after the token ``also`` as those lines that begin otherwise, and ends after about so many ``sentences``."""
     lines = [world().encode(line) for line in text.strip("\n").splitlines()]
-    begin = tokens(starts[0])[0]
+    begin, other = tokens(start, also)
     following: dict[int, Counter[int]] = defaultdict(Counter)
     later = [line for line in lines if line[0] != lines[0][0]]
     for line in lines:
@@ -53,12 +53,11 @@ def write(path: Path, text: str, *starts: str, sentences: int = 4) -> Path:
             following[line[-1]][each[0]] += sentences - 1
         following[line[-1]][0] += len(later)
     following[begin][lines[0][0]] = 1
+    following[other].update(line[0] for line in later)
     state = tiny.script_checkpoint([], layers=1, width=WIDTH)
     for direction, (token, counts) in enumerate(following.items()):
         state["emb.weight"][token, direction] = 1.0
         for then, count in counts.items():
             # What the norms make of a unit vector of n numbers: its one number becomes the root of n - 1.
             state["head.weight"][then, direction] = (LEAD + math.log(count / counts.total())) / math.sqrt(WIDTH - 1)
-    for start in tokens(*starts[1:]):
-        state["emb.weight"][start] = state["emb.weight"][begin]
     return tiny.write(path, state)
