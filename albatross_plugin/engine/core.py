@@ -325,6 +325,7 @@ class AsyncEngineCore:
         stats = [worker.stats for worker in self._workers if worker.stats is not None and worker.stats.active]
         return {
             "phase": self._phase,
+            "strategy": f"albatross workers={self._config.workers} batch={self._config.batch} device={self._config.device}",
             "error": next((worker.down for worker in self._workers if worker.down), ""),
             "loaded_bytes": sum(worker.progress.loaded_bytes for worker in self._workers),
             "total_bytes": sum(worker.progress.total_bytes for worker in self._workers),

@@ -81,7 +81,7 @@ def refused(host: LiveHost, body: Any, status: int = 400) -> dict[str, Any]:
     return dict(said["error"])
 
 
-def test_a_thousand_items_through_one_stream(live: LiveHost, script: Path) -> None:
+def test_ui_1_a_thousand_items_through_one_stream(live: LiveHost, script: Path) -> None:
     host = serve(live, script, 32)
     with httpx.Client(base_url=host.url, limits=httpx.Limits(max_connections=1), timeout=60) as client:
         stream = streamed(client, {**SAID, "prompt": "!", "count": 1000, "seed": 7})
@@ -164,7 +164,7 @@ def test_saved_settings_count_unless_the_call_gives_its_own(host: LiveHost) -> N
         host.client.post("/update-config", json={"max_tokens": 500, "temperature": 1})
 
 
-def test_a_stop_frees_the_slots_at_once_and_keeps_what_was_said(host: LiveHost) -> None:
+def test_r32_a_stop_frees_the_slots_at_once_and_every_item_hears_of_it(host: LiveHost) -> None:
     with begun(host.client, {**ENDLESS, "count": 10}) as (stream, parts):
         wait_for(lambda: engine(host)["engine"]["slots"]["active"] == 4)
         assert engine(host)["batches"] == {"running": 1, "items": 10}
@@ -205,7 +205,7 @@ def test_who_leaves_ends_the_batch(host: LiveHost) -> None:
     wait_until_idle(host)
 
 
-def test_a_chat_does_not_wait_for_a_batch_and_a_batch_leaves_room_in_the_queue(live: LiveHost, script: Path) -> None:
+def test_ui_1_a_chat_does_not_wait_for_a_batch_and_a_batch_leaves_room_in_the_queue(live: LiveHost, script: Path) -> None:
     """Two slots and four places to wait, of which the batch takes half; refusals are not even tried."""
     host = serve(live, script, 2, max_queue=4)
     with begun(host.client, {**SAID, "prompt": "!", "count": 400}) as (stream, parts):

@@ -107,7 +107,7 @@ def test_a_slow_reader_holds_up_nobody_but_itself(app: FastAPI, model: Albatross
     run(main())
 
 
-def test_a_reader_that_is_slow_can_still_be_stopped_and_hears_of_it(app: FastAPI) -> None:
+def test_r32_a_reader_that_is_slow_can_still_be_stopped_and_hears_of_it(app: FastAPI) -> None:
     async def main() -> None:
         stream, goes_on, begun = Stream(), asyncio.Event(), asyncio.Event()
 

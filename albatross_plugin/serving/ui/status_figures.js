@@ -18,7 +18,7 @@ export function figures(own, host) {
     state: stateOf(own, host, engine),
     model: text(own?.model) ?? text(engine?.model) ?? text(host?.model),
     version: text(own?.version),
-    strategy: text(own?.strategy) ?? text(host?.strategy),
+    strategy: text(engine?.strategy),
     device: text(host?.device_name),
     error: text(engine?.error),
     workers: workers.length || null,
