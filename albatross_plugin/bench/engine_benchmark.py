@@ -3,9 +3,10 @@
     python -m albatross_plugin.bench.engine_benchmark --model FILE.pth --batch 1,32,128,320,960 --new-tokens 128 --prompt-tokens 16
     python -m albatross_plugin.bench.engine_benchmark --model FILE.pth --prefill 4096 --prefill 32x32
     python -m albatross_plugin.bench.engine_benchmark --model FILE.pth --ttft
+    python -m albatross_plugin.bench.engine_benchmark --model FILE.pth --workers 2 --batch 320,960
     python -m albatross_plugin.bench.engine_benchmark --executor instant --batch 320,960
 
-Decoding: for each batch, as many requests as slots, submitted at the same moment, each to its full length. ``tok/s`` counts all tokens
+Decoding: for each batch, as many requests as slots of all workers, submitted at the same moment, each to its full length. ``tok/s`` counts all tokens
 from the submission to the last one, prompts included in the time; ``steady`` from the last request's first token to the first request's
 end, when all of them decode. Prefill: ``4096`` is one prompt of so many tokens, ``32x32`` are 32 prompts of 32; the rate is prompt tokens
 until the last first token. ``--ttft``: 64 streams run, a 512-token prompt arrives, 20 times.
@@ -80,10 +81,11 @@ async def run(options: argparse.Namespace, log: Log) -> list[Figures]:
     batches = [int(word) for word in options.batch.split(",")]
     shared = None if options.slots == "batch" else max(batches)
     for batch in batches:
-        async with EngineRunner(spec_of(options, shared or batch), options.device) as engine:
+        async with EngineRunner(spec_of(options, shared or batch), options.device, options.workers) as engine:
             # The first run pays for allocations and for what is compiled or captured late.
-            await decode(engine, batch, options.prompt_tokens, min(16, options.new_tokens))
-            found.append(await decode(engine, batch, options.prompt_tokens, options.new_tokens, options.runs))
+            requests = batch * options.workers
+            await decode(engine, requests, options.prompt_tokens, min(16, options.new_tokens))
+            found.append(await decode(engine, requests, options.prompt_tokens, options.new_tokens, options.runs))
         log.line(found[-1].line())
     return found
 
@@ -100,6 +102,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     add = parser.add_argument
     add("--model", default="", help="an RWKV-7 .pth file")
     add("--batch", default="1,32,128,320,960", help="numbers of requests at once (default: %(default)s)")
+    add("--workers", type=int, default=1, help="workers, one card each; every one gets a batch (default: %(default)s)")
     add("--new-tokens", type=int, default=128, help="tokens of each answer (default: %(default)s)")
     add("--prompt-tokens", type=int, default=16, help="tokens of each prompt (default: %(default)s)")
     add("--runs", type=int, default=3, help="measured runs of each kind; the median by rate is told (default: %(default)s)")
@@ -119,6 +122,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     add("--json", type=Path, help="write the figures to this file as JSON")
     add("--log", type=Path, help="write the log to this file too")
     options = parser.parse_args(arguments)
+    if options.workers > 1 and (options.prefill or options.ttft):
+        parser.error("--workers is for decoding")
     if not options.model and not options.executor:
         parser.error("--model is needed, unless --executor is given")
     return options

@@ -1,4 +1,4 @@
-"""The single measurements of ``engine_benchmark``: an engine of one worker, and what a reader of its events sees."""
+"""The single measurements of ``engine_benchmark``: an engine, and what a reader of its events sees."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import TracebackType
 
@@ -25,10 +25,10 @@ ENDLESS = 10**9
 class EngineRunner:
     """An engine on a thread of its own, as a server has it; an async context manager for the loop that reads."""
 
-    def __init__(self, spec: WorkerSpec, device: str) -> None:
+    def __init__(self, spec: WorkerSpec, device: str, workers: int = 1) -> None:
         # A burst shall share its first pass, whatever the machine does meanwhile.
-        self.config = EngineConfig(device=device, batch=spec.rows - 1, gather_ms=20.0, tps_log_interval=0.0)
-        self.core = AsyncEngineCore(self.config, [spec])
+        self.config = EngineConfig(workers=workers, device=device, batch=spec.rows - 1, gather_ms=20.0, tps_log_interval=0.0)
+        self.core = AsyncEngineCore(self.config, [replace(spec, worker=index) for index in range(workers)])
         self.info: ModelInfo
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="albatross-engine", daemon=True)
@@ -53,8 +53,8 @@ class EngineRunner:
         return self.core.submit([Request(number, prompt, params)], loop=asyncio.get_running_loop())
 
     def peak_bytes(self) -> int:
-        workers = self.core.status()["workers"]
-        return int(workers[0].get("peak_memory_bytes", 0))
+        """The most that one worker's device has held."""
+        return max(int(worker.get("peak_memory_bytes", 0)) for worker in self.core.status()["workers"])
 
 
 @dataclass
