@@ -6,10 +6,10 @@
     python -m albatross_plugin.bench.engine_benchmark --model FILE.pth --workers 2 --batch 320,960
     python -m albatross_plugin.bench.engine_benchmark --executor instant --batch 320,960
 
-Decoding: for each batch, as many requests as slots of all workers, submitted at the same moment, each to its full length. ``tok/s`` counts all tokens
-from the submission to the last one, prompts included in the time; ``steady`` from the last request's first token to the first request's
-end, when all of them decode. Prefill: ``4096`` is one prompt of so many tokens, ``32x32`` are 32 prompts of 32; the rate is prompt tokens
-until the last first token. ``--ttft``: 64 streams run, a 512-token prompt arrives, 20 times.
+Decoding: for each batch, as many requests as slots of all workers, submitted at the same moment, each to its full length. ``tok/s``
+counts all tokens from the submission to the last one, prompts included in the time; ``steady`` from the last request's first token to
+the first request's end, when all of them decode. Prefill: ``4096`` is one prompt of so many tokens, ``32x32`` are 32 prompts of 32; the
+rate is prompt tokens until the last first token. ``--ttft``: 64 streams run, a 512-token prompt arrives, 20 times.
 
 Sampling is that of a usual chat: temperature 1, top_p 0.5, penalties on; the end of the text is ignored. Reader and engine share a
 process, as they do in a server. ``processor`` is the time of all threads of the process for each token, waits that spin included.
