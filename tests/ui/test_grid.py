@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ui.browsing import until
+from ui.browsing import PageErrors, Pages, until
 from ui.fake_batches import serving
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 # A grid of its own on the page, 900 x 600: three columns of 300 pixels less the scroll bar's share.
 MAKE = """async ({count, prompts}) => {
@@ -19,6 +19,7 @@ MAKE = """async ({count, prompts}) => {
   window.items = Array.from({ length: count }, (_, id) => new Item(id, "prompt"));
   for (const item of items) { item.append(`text ${item.id} ` + "word ".repeat(60)); item.status = "done"; item.tokens = 9; item.version = 1; }
   window.copied = [];
+  window.grid?.node.remove();
   window.grid = new Grid({ onCopy: (item) => copied.push(item.id) });
   Object.assign(grid.node.style, { position: "fixed", inset: "0", width: "900px", height: "600px", zIndex: "99", background: "Canvas", margin: "0" });
   document.body.append(grid.node);
@@ -39,19 +40,21 @@ SHOWN = """() => {
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+def site(browser: Browser) -> Iterator[Page]:
+    """One page for all of them; each makes its own grid."""
+    errors = PageErrors()
     with serving() as server:
-        yield server.page
-
-
-@pytest.fixture
-def site(page: Page, address: str) -> Page:
-    page.goto(address)
-    page.wait_for_selector(".batch-form")
-    return page
+        opener = Pages(browser, errors)
+        page = opener.open()
+        page.goto(server.page)
+        page.wait_for_selector(".batch-form")
+        yield page
+        opener.close()
+    assert errors.unexpected() == []
 
 
 def make(page: Page, count: int = 1000, prompts: bool = False) -> None:
+    page.mouse.move(1200, 790)
     page.evaluate(MAKE, {"count": count, "prompts": prompts})
 
 
@@ -64,7 +67,7 @@ def settled(page: Page) -> Any:
     before = None
     while (now := shown(page)) != before:
         before = now
-        page.wait_for_timeout(60)
+        page.wait_for_timeout(50)
     return now
 
 
@@ -151,7 +154,7 @@ def test_hovering_opens_a_cell_and_its_neighbours_and_the_pointer_stays_inside(s
     # Into the neighbour below: that one opens where it is, and again the pointer stays inside.
     for x, y in ((460, 480), (800, 480), (200, 300), (210, 590), (210, 20)):
         hover(site, x, y)
-        site.wait_for_timeout(130)
+        site.wait_for_timeout(140)
         number, by = settled(site)["open"]
         left, top, right, bottom = shown(site)["cells"][str(number)]
         assert by == "hover" and left - 5 <= x <= right + 5 and top - 5 <= y <= bottom + 5

@@ -20,6 +20,7 @@ export function mount(section, app) {
   const tab = new BatchTab(section, app);
   app.onStatus(() => tab.tellButtons());
   onLanguage(() => tab.retell());
+  addEventListener("beforeunload", () => tab.leave());
   addEventListener("pagehide", () => tab.save());
 }
 
@@ -192,6 +193,10 @@ class BatchTab {
   }
 
   // --- over a reload ---
+
+  leave() {
+    this.#run?.leave();
+  }
 
   save() {
     const run = this.#run;

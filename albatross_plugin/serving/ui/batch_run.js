@@ -8,8 +8,11 @@ const BEGIN = "/albatross/batch/completions";
 const STOP = "/albatross/batch/";
 // After Stop the stream ends by itself; a server that does not get so far is left.
 const GRACE_MS = 10000;
+// A browser that leaves the page ends the stream first, up to so long before it says that it leaves.
+const LEAVING_MS = 3000;
 // Events are taken in turns of this length, so that the page can paint and react in between.
 const TURN_MS = 8;
+const CUT = { message: "the stream ended before this item did", code: "cut" };
 
 /**
  * Phases: `waiting` for the answer, `running`, `stopping`; then one of `done`, `aborted` (stopped), `cut` (the stream ended before the
@@ -33,6 +36,7 @@ export class BatchRun {
   #grace;
   #scheduled = false;
   #stopping = false;
+  #leavingAt = -Infinity;
 
   /**
    * @param {{prompts: string[], count: number, options: Object}} call each prompt is used `count` times; `options` are further
@@ -101,6 +105,11 @@ export class BatchRun {
     }
   }
 
+  /** The page is about to be left, or may be. */
+  leave() {
+    this.#leavingAt = performance.now();
+  }
+
   async #read(response) {
     let whole = false;
     try {
@@ -123,7 +132,10 @@ export class BatchRun {
 
   #outcome(whole) {
     if (this.failure) return "failed";
-    if (this.finished < this.total || !whole) return this.#stopping ? "aborted" : "cut";
+    if (this.finished < this.total || !whole) {
+      if (this.#stopping) return "aborted";
+      return performance.now() - this.#leavingAt < LEAVING_MS ? "reloaded" : "cut";
+    }
     return this.#stopping || this.counts.aborted > 0 ? "aborted" : "done";
   }
 
@@ -132,7 +144,7 @@ export class BatchRun {
     this.phase = phase;
     this.endedAt = performance.now();
     if (phase === "aborted") this.#endItems("aborted", null);
-    else if (phase === "cut") this.#endItems("error", { message: "the stream ended before this item did", code: "cut" });
+    else if (phase === "cut" || phase === "reloaded") this.#endItems("error", CUT);
     this.#changed();
   }
 
@@ -208,7 +220,7 @@ export class BatchRun {
       run.#set(item, { status, tokens, error });
     }
     const ended = !["waiting", "running", "stopping"].includes(phase);
-    if (!ended) run.#endItems("error", { message: "the page was left before this item ended", code: "cut" });
+    if (!ended) run.#endItems("error", CUT);
     Object.assign(run, { phase: ended ? phase : "reloaded", malformed, failure, endedAt: run.startedAt + time });
     return run;
   }

@@ -1,6 +1,9 @@
 /** Keeps a batch over a reload of the page, in this tab of the browser only. */
 
-const KEY = "albatross.batch";
+import { base } from "./api.js";
+
+// Pages behind one proxy share what their browser tab keeps.
+const KEY = `albatross.batch:${base}`;
 
 /**
  * Saves what is given. Where the texts are more than the browser takes, only the counts are kept.
