@@ -139,6 +139,9 @@ class _Handler(BaseHTTPRequestHandler):
             status = {"offline": 0, "loading": 2}.get(self.server.state, 3)
             ready = {"phase": "ready"} if self.server.state == "ready" else None
             self._json(200, {"status": status, "model": "fake", "albatross": ready, "device_modes": [], "strategies": []})
+        elif self.path == "/favicon.ico":
+            # Asked for where a test opens a file of the page by itself.
+            self._answer(204, b"", {})
         else:
             self._json(404, {"detail": "Not Found"})
 
