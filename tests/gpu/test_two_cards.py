@@ -62,30 +62,34 @@ def workers(model: AlbatrossRWKV) -> list[dict[str, Any]]:
 
 
 def test_str_3_each_worker_has_a_card_of_its_own_and_both_serve(both: AlbatrossRWKV) -> None:
-    assert model_bytes(both)[0] == model_bytes(both)[1] > 0
-    prompts = [f"prompt number {number}" for number in range(2 * SLOTS)]
-    said = texts(both, prompts)
+    held = [worker["memory_bytes"] for worker in workers(both)]
+    # The fastest products differ from card to card, and with them the working memory.
+    assert held[0] == pytest.approx(held[1], rel=0.05) and held[0] > 0
+    said = texts(both, [f"prompt number {number}" for number in range(2 * SLOTS)])
     assert len(set(said)) > SLOTS
     deadline = time.monotonic() + 5
     while any(worker["decode_rows"] == 0 for worker in workers(both)):
         assert time.monotonic() < deadline, workers(both)
         time.sleep(0.02)
-    # Whichever card a request has, it says the same.
-    assert texts(both, [prompts[0]] * (2 * SLOTS)) == [said[0]] * (2 * SLOTS)
 
 
-def model_bytes(model: AlbatrossRWKV) -> list[int]:
-    return [worker["memory_bytes"] for worker in workers(model)]
-
-
-def test_str_3_two_cards_say_what_one_says(both: AlbatrossRWKV, path: Path) -> None:
+def test_str_3_two_cards_say_what_one_says(both: AlbatrossRWKV, path: Path, tmp_path: Path) -> None:
+    """A few tokens of a random model, whose ties the last bits may decide later on; a script to its end."""
     prompts = [f"prompt number {number}" for number in range(SLOTS)]
     alone = AlbatrossRWKV(str(path), 1, SLOTS, device="cuda")
     try:
-        expected = texts(alone, prompts)
+        expected = texts(alone, prompts, 4)
     finally:
         alone.shutdown()
-    assert texts(both, prompts) == expected
+    assert texts(both, prompts * 2, 4) == expected * 2
+    script = tiny.write(tmp_path / "script.pth", tiny.script_checkpoint(SCRIPT))
+    speaker = AlbatrossRWKV(str(script), 2, SLOTS, device="cuda")
+    try:
+        body = SimpleNamespace(temperature=0, max_tokens=12)
+        running = [speaker.generate(body, "!") for _ in range(5 * SLOTS)]
+        assert ["".join(item[2] for item in each) for each in running] == ["Hi.Observ"] * (5 * SLOTS)
+    finally:
+        speaker.shutdown()
 
 
 def test_str_3_memory_of_both_cards_comes_back(path: Path) -> None:
