@@ -16,7 +16,7 @@ from cases.scripts import tokens, write_script
 from host.live import LiveHost
 from ui import steps
 from ui.browsing import Forwarder, PageErrors, Pages, running_browser
-from ui.recording import WATCH, Meter, Replay, record
+from ui.recording import Replay, play, record
 
 from albatross_plugin import hooks
 
@@ -49,18 +49,9 @@ def measure(folder: Path, options: argparse.Namespace) -> None:
         host.switch(write_script(folder / "f2.pth", *tokens(" a")), steps.ON_THE_CPU).raise_for_status()
         pages = Pages(browser, errors)
         page = pages.open()
-        page.add_init_script(WATCH)
-        page.goto(way.url + "/albatross/ui")
-        steps.fill(page, PROMPT, options.items, max_tokens=options.max_tokens)
-        meter = Meter(page)
-        before = meter.read()
-        way.reset()
-        meter.begin()
-        steps.start(page)
-        steps.ended(page, seconds=3 * replay.recording.seconds / options.speed + 20)
-        after = meter.read()
+        before, after = play(page, way.url, replay, options.items)
         pages.close()
-    print(f"tasks over 50 ms: {after.tasks}, the longest of {after.longest_ms:.0f} ms")
+    print(f"tasks over 50 ms: {len(after.tasks_ms)}, the longest of {after.longest_ms:.0f} ms")
     print(f"heap: {before.heap / 2**20:.1f} MiB before, {after.heap / 2**20:.1f} MiB after")
     print(f"DOM nodes: {before.nodes:,} before, {after.nodes:,} after")
     print(f"connections: at most {way.peak} at a time")

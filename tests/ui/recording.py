@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
+from ui import steps
 
 if TYPE_CHECKING:
     from host.live import LiveHost
@@ -80,12 +81,15 @@ class Replay:
 
 @dataclass(frozen=True)
 class Cost:
-    """Milliseconds of the longest task and number of tasks over 50 ms; heap in bytes and DOM nodes, after a collection of garbage."""
+    """Tasks over 50 ms, in milliseconds; heap in bytes and DOM nodes, after a collection of garbage."""
 
-    longest_ms: float
-    tasks: int
+    tasks_ms: tuple[float, ...]
     heap: int
     nodes: int
+
+    @property
+    def longest_ms(self) -> float:
+        return max(self.tasks_ms, default=0.0)
 
 
 class Meter:
@@ -101,7 +105,21 @@ class Meter:
         self._since: float = self._page.evaluate("performance.now()")
 
     def read(self) -> Cost:
-        tasks = [duration for start, duration in self._page.evaluate("window.longTasks") if start >= self._since]
+        tasks = tuple(duration for start, duration in self._page.evaluate("window.longTasks") if start >= self._since)
         self._cdp.send("HeapProfiler.collectGarbage")
         metrics = {each["name"]: each["value"] for each in self._cdp.send("Performance.getMetrics")["metrics"]}
-        return Cost(max(tasks, default=0.0), len(tasks), int(metrics["JSHeapUsedSize"]), int(metrics["Nodes"]))
+        return Cost(tasks, int(metrics["JSHeapUsedSize"]), int(metrics["Nodes"]))
+
+
+def play(page: Page, url: str, replay: Replay, items: int) -> tuple[Cost, Cost]:
+    """Open the page at ``url``, whose host has ``replay``, and let it take the stream from its beginning to its end: cost before and after."""
+    assert replay.recording is not None
+    page.add_init_script(WATCH)
+    page.goto(url + "/albatross/ui")
+    steps.fill(page, "replayed", items)
+    meter = Meter(page)
+    before = meter.read()
+    meter.begin()
+    steps.start(page)
+    steps.ended(page, seconds=2 * replay.recording.seconds / replay.speed + 30)
+    return before, meter.read()

@@ -55,8 +55,9 @@ def fill(page: Page, prompt: str, count: int, **sampling: float) -> None:
 
 def start(page: Page) -> None:
     """Start the batch of the form; back when the server has accepted it."""
-    page.click("#batch .batch-actions .primary:enabled")
-    expect(page.locator("#batch .batch-actions .danger")).to_be_enabled()
+    with page.expect_response("**/albatross/batch/completions") as answer:
+        page.click("#batch .batch-actions .primary:enabled")
+    assert answer.value.status == 200, answer.value.text()
     expect(page.locator("#batch .batch-progress")).to_be_visible()
 
 

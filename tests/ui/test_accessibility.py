@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 
 from axe_playwright_python.sync_playwright import Axe
 from cases.scripts import tokens, write_script
+from playwright.sync_api import expect
 from ui import steps
 
 if TYPE_CHECKING:
@@ -50,6 +51,11 @@ def test_no_grave_findings_in_any_tab(pages: Pages, ui_url: str, dark: bool) -> 
     page = pages.open(dark=dark)
     page.goto(ui_url)
     steps.chat(page, "a")
+    steps.fill(page, "!", 40)
+    steps.start(page)
+    steps.ended(page)
+    steps.cell(page, 1).click()
+    expect(steps.cell(page, 1).locator(".cell-tools")).to_be_visible()
     for tab in steps.TABS:
         steps.show(page, tab)
         assert (tab, findings(page)) == (tab, [])
@@ -79,6 +85,9 @@ def brightness(colour: str) -> float:
 def test_nothing_scrolls_sideways_at_360_pixels(pages: Pages, ui_url: str, locale: str) -> None:
     page = pages.open(locale, width=360, height=740)
     page.goto(ui_url)
+    steps.fill(page, "!", 3, seed=1)
+    steps.start(page)
+    steps.ended(page)
     for tab in steps.TABS:
         steps.show(page, tab)
         assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [360, 360], tab

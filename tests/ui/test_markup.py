@@ -11,6 +11,7 @@ pytest.importorskip("playwright")
 pytest.importorskip("torch")
 
 from cases.scripts import tokens, world, write_script
+from playwright.sync_api import expect
 from ui import steps
 
 if TYPE_CHECKING:
@@ -42,8 +43,15 @@ def test_a_model_that_says_markup_is_shown_as_text(page: Page, dialogs: list[str
     script = world().encode(MARKUP)
     assert len(script) > 10 and not set(script) & set(tokens("!", ":"))
     page.goto(ui_url)
-    steps.load(page, write_script(ui_models / "markup.pth", *script))
+    steps.load(page, write_script(ui_models / "image.pth", *script))
     own = page.locator("img").count()
     assert steps.chat(page, MARKUP) == MARKUP
     assert page.locator(".chat-user .chat-text").inner_text() == MARKUP
+    steps.fill(page, "!", 3)
+    steps.start(page)
+    steps.ended(page)
+    assert steps.walk(page) == {item: ("done", MARKUP) for item in range(3)}
+    steps.cell(page, 1).click()
+    expect(steps.cell(page, 1).locator(".cell-tools")).to_be_visible()
+    assert steps.cell(page, 1).locator(".cell-text").inner_text() == MARKUP
     assert page.locator("img").count() == own and dialogs == []
