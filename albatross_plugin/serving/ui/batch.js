@@ -39,8 +39,8 @@ class BatchTab {
     this.stop = button("batch.stop-button", "danger", () => this.#stop());
     this.reason = el("p", { class: "help", id: "batch-reason" });
     this.refusal = el("p", { class: "notice bad", role: "alert", hidden: true });
-    const actions = el("div", { class: "batch-actions" }, el("div", { class: "actions" }, this.start, this.stop), this.reason, this.refusal);
-    this.form = new BatchForm({ onSubmit: () => this.#begin(), actions });
+    this.actions = el("div", { class: "batch-actions" }, el("div", { class: "actions" }, this.start, this.stop), this.reason, this.refusal);
+    this.form = new BatchForm({ onSubmit: () => this.#begin(), actions: this.actions });
     this.progress = new BatchProgress();
     this.filter = new BatchFilter(() => this.#filtered());
     this.grid = new Grid({ onCopy: (item) => this.#copy([item]) });
@@ -51,8 +51,8 @@ class BatchTab {
     const tools = el("div", { class: "actions" }, this.told, this.copyAll, this.exportAll, this.clear);
     const bar = el("div", { class: "batch-bar" }, this.filter.node, tools);
     const keys = el("p", { class: "help batch-keys", "data-t": "batch.keys" });
-    const results = el("div", { class: "batch-results" }, this.progress.node, this.progress.notice, bar, this.grid.node, keys);
-    section.append(el("h2", { class: "sr-only", "data-t": "tab.batch" }), el("div", { class: "batch" }, this.form.node, results));
+    this.results = el("div", { class: "batch-results" }, this.progress.node, this.progress.notice, bar, this.grid.node, keys);
+    section.append(el("h2", { class: "sr-only", "data-t": "tab.batch" }), el("div", { class: "batch" }, this.form.node, this.results));
     this.#restore();
     this.tellButtons();
   }
@@ -71,6 +71,7 @@ class BatchTab {
     this.#asked = null;
     if (accepted) {
       this.#adopt(run);
+      this.#reveal();
       announce(t("batch.said.started", { n: number(run.total) }));
     } else this.#refuse(run);
     this.tellButtons();
@@ -86,6 +87,11 @@ class BatchTab {
     this.#show();
     clearInterval(this.#ticking);
     if (run !== null && !run.ended) this.#ticking = setInterval(() => this.#show(), TICK_MS);
+  }
+
+  /** Where the texts are below the form, out of sight, they come into it together with the button that stops them. */
+  #reveal() {
+    if (this.results.getBoundingClientRect().top > innerHeight / 2) this.actions.scrollIntoView({ block: "start" });
   }
 
   #changed(run) {

@@ -27,6 +27,8 @@ export class Grid {
   #still = false;
   #filteredAt = 0;
   #scroll = 0;
+  // Where the grid was before the pointer opened cells; null where it has moved on since.
+  #home = null;
 
   /** @param {{onCopy: function(Item): void}} calls `onCopy`: an item's text is asked for */
   constructor({ onCopy }) {
@@ -144,6 +146,7 @@ export class Grid {
   /** Lays everything out anew. `anchor` keeps its place, or else the first item after it. */
   #arrange(anchor) {
     this.motion.stop();
+    this.#home = null;
     const columns = columnsFor(this.view.width);
     const height = HEIGHT + (this.prompts ? PROMPT : 0);
     this.layout = Layout.even(Math.ceil(this.list.length / columns), columns, this.view.width, height);
@@ -181,6 +184,7 @@ export class Grid {
     const now = Math.round(this.node.scrollTop);
     if (now === this.#scroll || this.node.clientWidth === 0) return;
     this.motion.shift(now - this.#scroll);
+    if (this.#home !== null) this.#home += now - this.#scroll;
     this.#scroll = now;
     this.#stretch();
     this.pointer.scrolled();
@@ -194,11 +198,11 @@ export class Grid {
     const place = this.placeOf(item);
     if (place === null || (this.open?.item === item && this.open.by === "pin")) return;
     const opens = this.open?.item !== item;
+    if (y === null) this.#home = null;
+    else if (this.open === null) this.#home = this.#scroll;
     this.open = { item, by };
-    if (opens) {
-      const { layout } = this;
-      this.motion.go(y === null ? openInView(layout, this.#scroll, { ...place, view: this.view.height }) : openUnder(layout, this.#scroll, { ...place, y }), place.row);
-    }
+    const at = { ...place, view: this.view.height };
+    if (opens) this.motion.go(y === null ? openInView(this.layout, this.#scroll, at) : openUnder(this.layout, this.#scroll, { ...at, y }), place.row);
     this.rows.refresh();
   }
 
@@ -207,7 +211,7 @@ export class Grid {
     const place = this.placeOf(this.open.item);
     this.open = null;
     if (this.#stale()) return this.#filter(this.#anchor());
-    if (place) this.motion.go(close(this.layout, this.#scroll, { row: place.row, view: this.view.height }), place.row);
+    if (place) this.motion.go(close(this.layout, this.#scroll, { row: place.row, view: this.view.height, home: this.#home }), place.row);
     this.rows.refresh();
   }
 }

@@ -5,8 +5,9 @@
  * geometry is such that a pointer over a cell stays over it when that cell opens:
  * - across, the other columns shrink by one factor. So the cell's left edge (a sum of columns before it) and its right edge (the
  *   width less the sum of those after it) can only move outwards, from the even layout and from one where another cell is open;
- * - down, `openUnder` keeps the cell's upper edge where it is on the screen by scrolling as much as the rows above have changed. Where
- *   the top of the list leaves no room for that, the row comes up, and is as tall as it takes to reach the pointer.
+ * - down, `openUnder` keeps the cell's upper edge where it is on the screen by scrolling as much as the rows above have changed, or
+ *   moves it up as far as it takes to show all of the cell. Where the top of the list leaves no room for that, the row comes up, and is
+ *   as tall as it takes to reach the pointer.
  * Both edges move evenly in between, so the pointer is inside at every moment of the way.
  */
 
@@ -111,11 +112,11 @@ function gains(layout, top, own = (OPEN - 1) * layout.height) {
  * A cell opens under the pointer.
  * @param {Layout} now what is on the screen
  * @param {number} scroll pixels above the window
- * @param {{row: number, column: number, y: number}} at the cell, and the pointer's height in the window
+ * @param {{row: number, column: number, y: number, view: number}} at the cell, the pointer's height in the window, and the window's
  * @returns {{layout: Layout, scroll: number}}
  */
-export function openUnder(now, scroll, { row, column, y }) {
-  const top = now.top(row) - scroll;
+export function openUnder(now, scroll, { row, column, y, view }) {
+  const top = Math.min(now.top(row) - scroll, Math.max(0, view - OPEN * now.height));
   let layout = now.opened(row, column, gains(now, top));
   const wanted = layout.top(row) - top;
   if (wanted >= 0) return { layout, scroll: wanted };
@@ -135,9 +136,14 @@ export function openInView(now, scroll, { row, column, view }) {
   return { layout, scroll: Math.max(0, layout.top(row) - top) };
 }
 
-/** The open cell closes; its upper edge stays where that is possible. */
-export function close(now, scroll, { row, view }) {
+/**
+ * The open cell closes. All goes back to the scroll `home`, where the grid was when nothing was open, if there is one and the cell is
+ * in sight there; else the cell's upper edge stays where it is.
+ */
+export function close(now, scroll, { row, view, home = null }) {
   const layout = now.closed();
-  const wanted = layout.top(row) - (now.top(row) - scroll);
+  const top = layout.top(row);
+  const back = home !== null && top >= home && top + layout.height <= home + view;
+  const wanted = back ? home : top - (now.top(row) - scroll);
   return { layout, scroll: Math.max(0, Math.min(wanted, layout.total - view)) };
 }
