@@ -102,7 +102,9 @@ def test_str_3_memory_of_both_cards_comes_back(path: Path) -> None:
         model.shutdown()
         del model
         assert used() == before
-    assert held[0] == held[1] == held[2] and min(held[0]) > 0
+    assert min(held[0]) > 0
+    for cards in held[1:]:
+        assert cards == pytest.approx(held[0], rel=0.05)
 
 
 def test_str_3_a_worker_that_dies_leaves_the_other_serving(both: AlbatrossRWKV, monkeypatch: pytest.MonkeyPatch) -> None:
