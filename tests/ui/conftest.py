@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,14 +14,28 @@ if TYPE_CHECKING:
     from host.live import LiveHost
     from playwright.sync_api import Browser, Page
 
+BROWSER = pytest.StashKey["Browser"]()
 STRATEGY = "albatross device=cpu batch=8"
 
 
-# For this folder only: while the browser's driver is there, asyncio.run refuses to work in the thread of the tests.
-@pytest.fixture(scope="package")
-def browser() -> Iterator[Browser]:
-    with running_browser() as browser:
-        yield browser
+@pytest.fixture(scope="module")
+def browser(request: pytest.FixtureRequest) -> Browser:
+    """One browser for the tests of this folder, as long as they follow each other.
+
+    While its driver is there an event loop counts as running in this thread, so that asyncio.run would fail in tests of other folders.
+    Without an __init__.py a folder is no package, which pytest would have a scope for.
+    """
+    folder = next(node for node in request.node.listchain() if node.path == Path(__file__).parent)
+    if BROWSER not in folder.stash:
+        running = ExitStack()
+        folder.stash[BROWSER] = running.enter_context(running_browser())
+
+        def end() -> None:
+            del folder.stash[BROWSER]
+            running.close()
+
+        folder.addfinalizer(end)
+    return folder.stash[BROWSER]
 
 
 @pytest.fixture
@@ -72,7 +87,7 @@ def forwarder(ui_host: LiveHost) -> Iterator[Forwarder]:
         yield running
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def ui_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for checkpoints."""
     return tmp_path_factory.mktemp("ui-models")
