@@ -173,6 +173,13 @@ def test_ui_3_stop_is_sent_once_and_the_stream_tells_the_ends(blank: Page, serve
     assert ended["items"][9]["finishReason"] == "abort"
 
 
+def test_ui_3_a_stop_that_comes_too_late_changes_nothing(blank: Page, server: FakeBatches) -> None:
+    server.script = lambda server, body: [server.stopped, b"".join(update(number, "done", "x", 1) for number in range(4)) + DONE]
+    assert start(blank)
+    blank.evaluate("run.stop()")
+    assert blank.evaluate(END)["phase"] == "done"
+
+
 @pytest.mark.parametrize("deletes", [True, False])
 def test_ui_3_stop_leaves_a_stream_that_does_not_end(blank: Page, server: FakeBatches, deletes: bool) -> None:
     """A server that takes the stop and goes on all the same, and one that does not know the batch."""

@@ -220,9 +220,18 @@ def test_a_click_pins_and_escape_unpins(site: Page) -> None:
     assert site.evaluate("copied") == [4] and opened(site) == [4, "pin"]
     site.keyboard.press("Escape")
     assert opened(site) is None
+    # The buttons were outside the document when the language changed.
+    site.evaluate(
+        "document.querySelector('#language').value = 'zh'; document.querySelector('#language').dispatchEvent(new Event('change'))"
+    )
+    site.evaluate("grid.relabel()")
     site.mouse.click(450, 200)
     until(site, lambda: opened(site) == [4, "pin"])
-    site.get_by_role("button", name="Close", exact=True).click()
+    assert site.locator(".cell[data-open] .cell-state").text_content() == "完成"
+    site.get_by_role("button", name="关闭", exact=True).click()
+    site.evaluate(
+        "document.querySelector('#language').value = 'en'; document.querySelector('#language').dispatchEvent(new Event('change'))"
+    )
     assert opened(site) is None
 
 
@@ -268,6 +277,13 @@ def test_the_focus_is_not_lost_when_its_cell_is_scrolled_away(site: Page) -> Non
     site.keyboard.press("ArrowRight")
     assert site.evaluate("grid.rows.itemAt(document.activeElement).id") == 4
     assert settled(site)["scroll"] < 300
+    # Somebody comes back to the window: the browser gives the focus back, and the grid stays where it was left.
+    site.evaluate("document.activeElement.blur(); grid.node.scrollTop = 30000; dispatchEvent(new Event('blur'))")
+    site.wait_for_timeout(50)
+    site.evaluate("grid.canvas.querySelector('.cell[tabindex=\"0\"]').focus({ preventScroll: true })")
+    now = settled(site)
+    assert now["open"] is None and abs(now["scroll"] - 30000) < 400
+    site.evaluate("dispatchEvent(new Event('focus'))")
 
 
 def test_filters_and_widths_keep_what_is_in_sight(site: Page) -> None:

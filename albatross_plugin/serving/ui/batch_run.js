@@ -136,7 +136,7 @@ export class BatchRun {
       if (this.#stopping) return "aborted";
       return performance.now() - this.#leavingAt < LEAVING_MS ? "reloaded" : "cut";
     }
-    return this.#stopping || this.counts.aborted > 0 ? "aborted" : "done";
+    return this.counts.aborted > 0 ? "aborted" : "done";
   }
 
   /** Every item gets a final state. */

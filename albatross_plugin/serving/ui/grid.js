@@ -5,7 +5,7 @@ import { Keyboard, Pointer } from "./grid_input.js";
 import { close, columnsFor, Layout, openInView, openUnder } from "./grid_layout.js";
 import { Motion } from "./grid_motion.js";
 import { Rows } from "./grid_rows.js";
-import { t } from "./words.js";
+import { t, translate } from "./words.js";
 
 const HEIGHT = 132;
 const PROMPT = 22;
@@ -84,6 +84,8 @@ export class Grid {
 
   /** Says all words again, in another language. */
   relabel() {
+    // They may be outside the document just now.
+    for (const tool of this.tools.children) translate(tool);
     this.rows.relabel();
     this.#tellEmpty();
   }

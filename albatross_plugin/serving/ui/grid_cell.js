@@ -8,6 +8,7 @@ import { t } from "./words.js";
 const SIGNS = { pending: "○", running: "▸", done: "✓", aborted: "■", error: "✕", cut: "╱" };
 // A closed cell holds no more than it can show, so that a thousand long texts cost nothing.
 const HELD = 800;
+const HELD_PROMPT = 200;
 
 export class Cell {
   item = null;
@@ -53,7 +54,6 @@ export class Cell {
     if (item === null) return;
     this.name.textContent = `#${item.id}`;
     this.prompt.hidden = !prompts;
-    this.prompt.textContent = prompts ? item.prompt : "";
   }
 
   /** Whether Tab reaches it. */
@@ -76,6 +76,7 @@ export class Cell {
     if (item.shown !== this.#status) this.#tellState(held);
     this.tokens.textContent = item.status === "pending" ? "" : t("batch.tokens", { n: number(item.tokens) });
     if (open !== null) this.#tellFacts();
+    if (!this.prompt.hidden) this.#tellPrompt();
     this.#tellText(held);
     if (open !== null && this.#follows && !still) this.node.scrollTop = this.node.scrollHeight;
   }
@@ -112,6 +113,12 @@ export class Cell {
     if (!held) this.node.toggleAttribute("data-tail", item.status === "running");
     this.error.hidden = item.error === null;
     this.error.textContent = item.error === null ? "" : errorOf(item);
+  }
+
+  #tellPrompt() {
+    const { prompt } = this.item;
+    const text = this.#open === null ? prompt.slice(0, HELD_PROMPT) : prompt;
+    if (this.prompt.textContent !== text) this.prompt.textContent = text;
   }
 
   #tellFacts() {

@@ -114,6 +114,8 @@ export class Pointer {
 export class Keyboard {
   /** The focus is about to move without opening anything. */
   quiet = false;
+  // The window is left, or has just been come back to: the browser then gives the focus to where it was, which is nobody's wish to go there.
+  #away = false;
   #grid;
 
   constructor(grid) {
@@ -121,6 +123,8 @@ export class Keyboard {
     grid.canvas.addEventListener("keydown", (event) => this.#pressed(event));
     grid.canvas.addEventListener("focusin", (event) => this.#entered(event));
     grid.canvas.addEventListener("focusout", (event) => this.#left(event));
+    addEventListener("blur", () => (this.#away = true));
+    addEventListener("focus", () => setTimeout(() => (this.#away = false)));
   }
 
   #entered({ target }) {
@@ -128,7 +132,7 @@ export class Keyboard {
     const item = rows.itemAt(target);
     if (item === null) return;
     rows.focused(item);
-    if (!this.quiet && !pointer.pressed && target.matches(".cell")) this.#grid.show(item, "focus");
+    if (!this.quiet && !this.#away && !pointer.pressed && target.matches(".cell")) this.#grid.show(item, "focus");
   }
 
   #left({ relatedTarget }) {

@@ -104,6 +104,7 @@ export class Rows {
   }
 
   relabel() {
+    this.#spare = [];
     for (const cell of this.#cells()) cell.relabel();
     this.refresh();
   }
