@@ -6,7 +6,7 @@ import json
 import select
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -95,15 +95,16 @@ class _Handler(BaseHTTPRequestHandler):
             server.asked += self.path == "/albatross/status"
             server.asking += 1
             server.most = max(server.most, server.asking)
-        try:
-            value = {"/albatross/status": server.own, "/status": server.host}.get(self.path)
-            if value is None:
-                self.close_connection = True
-            else:
-                self._answer(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
-        finally:
-            with server.lock:
-                server.asking -= 1
+        value = {"/albatross/status": server.own, "/status": server.host}.get(self.path)
+        if value is None:
+            self.close_connection = True
+            self._answered()
+        else:
+            self._answer(200, json.dumps(value).encode(), {"Content-Type": "application/json"}, before_last=self._answered)
+
+    def _answered(self) -> None:
+        with self.server.lock:
+            self.server.asking -= 1
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -134,9 +135,12 @@ class _Handler(BaseHTTPRequestHandler):
             if select.select([self.connection], [], [], 0)[0] and not self.connection.recv(1, socket.MSG_PEEK):
                 raise ConnectionError
 
-    def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+    def _answer(self, status: int, body: bytes, headers: dict[str, str], before_last: Callable[[], None] = lambda: None) -> None:
+        """``before_last`` is called before the last byte: with that the client has the answer, and may ask again at once."""
         self.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(body[:-1])
+        before_last()
+        self.wfile.write(body[-1:])
