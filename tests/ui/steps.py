@@ -78,12 +78,16 @@ def ended(page: Page, seconds: float = 30) -> None:
 
 
 def walk(page: Page) -> dict[int, tuple[str, str]]:
-    """State and text of every item, by scrolling through the grid from its top to its end."""
+    """State and text of every item, by scrolling through the grid from its top to its end, in a high window."""
+    size = page.viewport_size
+    assert size is not None
+    page.set_viewport_size({"width": size["width"], "height": 3000})
     seen: dict[str, list[str]] = page.evaluate(
         """async () => {
           const grid = document.querySelector("#batch .grid");
           const painted = () => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
           const seen = {};
+          await painted();
           for (grid.scrollTop = 0; ; grid.scrollTop += grid.clientHeight) {
             await painted();
             for (const cell of grid.querySelectorAll(".cell:not([hidden])"))
@@ -92,6 +96,7 @@ def walk(page: Page) -> dict[int, tuple[str, str]]:
           }
         }"""
     )
+    page.set_viewport_size(size)
     return {int(name.removeprefix("#")): (state, text) for name, (state, text) in seen.items()}
 
 
