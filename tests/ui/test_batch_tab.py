@@ -291,6 +291,8 @@ def test_markup_of_a_model_is_text(tab: Page, server: FakeBatches) -> None:
 def test_start_says_why_it_cannot(tab: Page, server: FakeBatches) -> None:
     for state, word in (("offline", "Load a model"), ("foreign", "no albatross strategy")):
         server.state = state
+        # As if the page had been hidden: it asks at once.
+        tab.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
         tab.locator("#batch-reason", has_text=word).wait_for()
         assert tab.locator("#batch button.primary").is_disabled()
 
