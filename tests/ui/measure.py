@@ -49,12 +49,12 @@ def measure(folder: Path, options: argparse.Namespace) -> None:
         host.switch(write_script(folder / "f2.pth", *tokens(" a")), steps.ON_THE_CPU).raise_for_status()
         pages = Pages(browser, errors)
         page = pages.open()
-        before, after = play(page, way.url, replay, options.items)
+        before, after = play(page, way, replay, options.items)
         pages.close()
     print(f"tasks over 50 ms: {len(after.tasks_ms)}, the longest of {after.longest_ms:.0f} ms")
     print(f"heap: {before.heap / 2**20:.1f} MiB before, {after.heap / 2**20:.1f} MiB after")
     print(f"DOM nodes: {before.nodes:,} before, {after.nodes:,} after")
-    print(f"connections: at most {way.peak} at a time")
+    print(f"connections while the batch runs: at most {way.peak} at a time")
     print(f"errors: {errors.found or 'none'}")
 
 

@@ -16,6 +16,7 @@ from ui import steps
 if TYPE_CHECKING:
     from host.live import LiveHost
     from playwright.sync_api import CDPSession, Page
+    from ui.browsing import Forwarder
 
 hookimpl = pluggy.HookimplMarker("rwkv_runner")
 PATH = "/albatross/batch/completions"
@@ -111,14 +112,18 @@ class Meter:
         return Cost(tasks, int(metrics["JSHeapUsedSize"]), int(metrics["Nodes"]))
 
 
-def play(page: Page, url: str, replay: Replay, items: int) -> tuple[Cost, Cost]:
-    """Open the page at ``url``, whose host has ``replay``, and let it take the stream from its beginning to its end: cost before and after."""
+def play(page: Page, way: Forwarder, replay: Replay, items: int) -> tuple[Cost, Cost]:
+    """Open the page by ``way``, from a host that has ``replay``, and let it take the stream from its beginning to its end.
+
+    Returns the cost before and after. ``way`` counts connections from the start of the batch on.
+    """
     assert replay.recording is not None
     page.add_init_script(WATCH)
-    page.goto(url + "/albatross/ui")
+    page.goto(way.url + "/albatross/ui")
     steps.fill(page, "replayed", items)
     meter = Meter(page)
     before = meter.read()
+    way.reset()
     meter.begin()
     steps.start(page)
     steps.ended(page, seconds=2 * replay.recording.seconds / replay.speed + 30)
