@@ -82,10 +82,14 @@ class Pages:
         self._browser, self._errors = browser, errors
         self._contexts: list[BrowserContext] = []
 
-    def open(self, locale: str = "en-US", width: int = 1280, height: int = 800, dark: bool = False) -> Page:
+    def open(self, locale: str = "en-US", width: int = 1280, height: int = 800, dark: bool = False, touch: bool = False) -> Page:
         """An empty page whose errors are gathered."""
         context = self._browser.new_context(
-            locale=locale, viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
+            locale=locale,
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if dark else "light",
+            has_touch=touch,
+            is_mobile=touch,
         )
         self._contexts.append(context)
         context.set_default_timeout(PATIENCE_MS)

@@ -46,7 +46,7 @@ def page_errors() -> PageErrors:
 
 @pytest.fixture
 def pages(browser: Browser, page_errors: PageErrors) -> Iterator[Pages]:
-    """``pages.open(locale=, width=, height=, dark=)``, for tests that need more than one page, or another one."""
+    """``pages.open(locale=, width=, height=, dark=, touch=)``, for tests that need more than one page, or another one."""
     opener = Pages(browser, page_errors)
     yield opener
     opener.close()

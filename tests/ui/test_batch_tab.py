@@ -106,6 +106,8 @@ def test_ui_3_stop_half_way_keeps_what_is_there(tab: Page, server: FakeBatches) 
     assert page.locator("#batch button.primary").is_disabled()
     page.get_by_role("button", name="Stop", exact=True).locator("visible=true").click()
     ended(page, "stopped")
+    assert page.locator("#batch progress").evaluate("bar => [bar.value, bar.max]") == [5, 10]
+    assert page.get_by_text("5 of 10 finished").is_visible(), "what was stopped has not finished"
     assert counts(page) == {"all": 10, "pending": 0, "running": 0, "done": 5, "aborted": 5, "error": 0}
     page.get_by_text("aborted 5").click()
     assert page.locator(".cell:not([hidden]) .cell-text").all_text_contents() == ["half "] * 5
@@ -120,6 +122,7 @@ def test_ui_3_a_reload_keeps_the_texts_and_frees_the_server(tab: Page, server: F
     until(page, lambda: counts(page)["done"] == 5)
     page.reload()
     ended(page, "cut by leaving the page")
+    assert page.get_by_text("5 of 10 finished").is_visible()
     assert server.left.wait(5), "the connection is closed, so that the server gives the slots back"
     assert counts(page)["done"] == 5 and counts(page)["error"] == 5
     assert page.get_by_text("5 texts were cut").is_visible()

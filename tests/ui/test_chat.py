@@ -115,6 +115,7 @@ def test_without_a_model_the_chat_says_where_to_get_one(page: Page, ui_host: Liv
     page_errors.expect("the server responded with a status of 400")
     assert ui_host.switch("").status_code == 200
     page.goto(f"{ui_host.url}{PAGE}#chat")
+    page.locator(".chat-empty", has_text="No model is loaded").wait_for()
     ask(page, "hi")
     assert ended(page) == "error" and "Load one in the tab Model" in note(page)
 
@@ -214,7 +215,7 @@ def test_settings_that_are_empty_are_left_out_and_wrong_ones_send_nothing(chat: 
     chat.fill("#chat-temperature", "9")
     chat.fill(INPUT, "hi")
     chat.press(INPUT, "Enter")
-    assert chat.locator("#chat-temperature-problem").inner_text() == "Please enter a number from 0 to 3, or nothing."
+    assert chat.locator("#chat-temperature-problem").inner_text() == "Enter a number from 0 to 3, or leave it empty."
     assert chat.evaluate("document.activeElement.id") == "chat-temperature" and chat.input_value(INPUT) == "hi"
     values = {"temperature": 0.5, "top_p": 1, "max_tokens": 20, "presence_penalty": -1, "frequency_penalty": 0}
     for name, value in values.items():

@@ -67,7 +67,7 @@ def start(page: Page, path: object, strategy: str = STRATEGY) -> None:
 def test_enter_loads_once_and_the_outcome_and_the_header_name_the_model(tab: Page, model: Path) -> None:
     sent = switches(tab)
     start(tab, model)
-    expect(tab.locator("#load-outcome")).to_have_text(re.compile(r"Loaded hello-world in 0:\d\d\."))
+    expect(tab.locator("#load-outcome")).to_have_text(re.compile(r"Loaded hello-world in (\d\.\d|\d+) s\."))
     expect(tab.locator("#model-now")).to_have_text("hello-worldready")
     expect(tab.locator("#model-facts")).to_contain_text("hello-world")
     assert [request.post_data_json for request in sent] == [
@@ -148,6 +148,7 @@ def test_deploy_mode_is_said_in_words(tab: Page, page_errors: PageErrors, ui_hos
         expect(tab.locator("#load-outcome")).to_contain_text("deploy mode")
         tab.reload()
         expect(tab.locator("#deploy-note")).to_be_visible()
+        expect(tab.locator("#load-button")).to_be_disabled()
     finally:
         ui_host.state.deploy = False
 
@@ -219,18 +220,20 @@ def test_the_fields_replace_or_append_their_part_of_the_strategy(tab: Page) -> N
         """
         async () => {
           const { compose } = await import("/albatross/ui/device_modes.js");
-          const { bytes, clock } = await import("/albatross/ui/load_progress.js");
+          const { clock } = await import("/albatross/ui/load_progress.js");
+          const { bytesOf, duration } = await import("/albatross/ui/numbers.js");
           return [
             compose("albatross workers=1 batch=32", { workers: "2", batch: "64" }),
             compose(" x  Batch=1 ", { batch: "8", device: "cpu" }),
             compose("x subbatch=1", { batch: "8" }),
-            bytes(0, 0), bytes(999, 1000), bytes(123456, 1000000), bytes(1.5e9, 14.5e9), clock(59999), clock(3723000),
+            bytesOf(0, 0), bytesOf(999, 1000), bytesOf(123456, 1000000), bytesOf(1.5e9, 14.5e9), clock(59999), clock(3723000),
+            duration(0.14), duration(9.96), duration(59.4), duration(75),
           ];
         }
         """
     )
     assert found[:3] == ["albatross workers=2 batch=64", "x batch=8 device=cpu", "x subbatch=1 batch=8"]
-    assert found[3:] == ["0 / 0 B", "1 / 1 kB", "0.1 / 1.0 MB", "1.50 / 14.50 GB", "0:59", "1:02:03"]
+    assert found[3:] == ["0 / 0 B", "1 / 1 kB", "0.1 / 1.0 MB", "1.50 / 14.50 GB", "0:59", "1:02:03", "0.1 s", "10 s", "59 s", "1 min 15 s"]
 
 
 def test_the_engines_end_is_shown_with_its_reason(tab: Page, ui_host: LiveHost) -> None:

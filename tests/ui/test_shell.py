@@ -59,6 +59,13 @@ def test_every_text_is_there_in_all_languages(page: Page, ui_url: str) -> None:
         assert not re.search(r"[\u3040-\u30ff]", texts["zh"]), f"{key} has kana in Chinese"
 
 
+def test_a_thing_has_one_name_in_all_tabs(page: Page, ui_url: str) -> None:
+    page.goto(ui_url)
+    for key, texts in words(page).items():
+        assert not re.search(r"(?i)tok(en)?", texts["zh"].replace("max_tokens", "")), key
+        assert not re.search("ストラテジー|要求(?!さ)|待ち行列|tok", texts["ja"].replace("max_tokens", "")), key
+
+
 def test_every_key_that_the_page_uses_has_words(page: Page, ui_url: str) -> None:
     page.goto(ui_url)
     table = words(page)
@@ -134,6 +141,7 @@ def test_an_api_key_is_asked_for_in_words_and_kept_for_this_visit(page: Page, pa
     dialog = page.locator("dialog")
     expect(dialog).to_contain_text("The server asks for an API key.")
     expect(page.locator("#connection")).to_have_text("The server asks for an API key.")
+    expect(page.locator("#model-state")).to_have_text("key needed")
     expect(page.locator("#key")).to_be_focused()
     page.fill("#key", "schlüssel")
     page.keyboard.press("Enter")
@@ -167,6 +175,8 @@ def test_a_server_that_is_gone_is_told_and_found_again(page: Page, page_errors: 
     page.route(API, lambda route: route.abort("connectionrefused"))
     expect(page.locator("#connection")).to_have_text("The server cannot be reached. Is it still running?")
     expect(page.locator("#model-state")).to_have_text("no connection")
+    expect(page.locator("#model-facts")).to_contain_text("no connection")
+    expect(page.locator("#batch-reason")).to_have_text("The server cannot be reached.")
     page.select_option("#language", "ja")
     expect(page.locator("#connection")).to_contain_text("サーバーに接続できません")
     page.unroute(API)

@@ -109,10 +109,10 @@ def test_the_figures_of_the_engine_are_shown(status: Page, api: FakeApi) -> None
         "Longest wait": "1.3 s",
         "A new request would wait": "1 min 1 s",
         "Running": "2",
-        "Their items": "700",
+        "Their texts": "700",
         "Accepted": "1,200",
         "Ended by themselves": "1,000",
-        "Cut by the token limit": "100",
+        "Hit the token limit": "100",
         "Stopped": "80",
         "Failed": "20",
         "Refused": "5",
@@ -156,6 +156,7 @@ def test_what_a_server_does_not_tell_is_not_shown(
     # The host's part comes a little later.
     until(status, lambda: (pill(status), status.locator("#status h2").inner_text()) == (state, title))
     assert "Now: unknown" in label(status) and meters(status) == []
+    assert status.locator("#status a:visible").all_text_contents() == ["Load a model"] * (state == "no model loaded")
     assert "Generated" not in facts(status)
     assert status.locator("#status .notice:visible").count() == int("without" in state)
 
@@ -164,7 +165,7 @@ def test_a_load_shows_how_far_it_is_and_a_failed_engine_says_why(status: Page, a
     engine = {**ENGINE, "phase": "loading", "loaded_bytes": 512 << 20, "total_bytes": 2 << 30, "slots": {"total": 0, "active": 0}}
     tell(status, api, {"model": None, "state": "loading", "engine": engine})
     assert pill(status) == "loading"
-    assert meters(status)[0] == ["Loading", str(512 << 20), str(2 << 30), "512 MiB of 2 GiB"]
+    assert meters(status)[0] == ["Loading", str(512 << 20), str(2 << 30), "0.54 / 2.15 GB"]
     tell(status, api, {**OWN, "engine": {**ENGINE, "phase": "down", "error": "out of <memory>"}})
     assert pill(status) == "failed"
     assert status.locator("#status .notice").inner_text() == "The engine is down: out of <memory>"
@@ -184,6 +185,18 @@ def test_the_axis_of_the_chart_has_round_numbers(status: Page) -> None:
         [0, 500, 1000, 1500],
         [0, 10000, 20000, 30000],
     ]
+
+
+def test_one_axis_writes_its_numbers_in_one_way(status: Page) -> None:
+    script = """async () => {
+      const { ticks } = await import("/albatross/ui/chart.js");
+      const { short } = await import("/albatross/ui/numbers.js");
+      return [0, 5, 5000, 12345, 100000].map((highest) => ticks(highest)).map((axis) => axis.map((value) => short(value, axis.at(-1))).join(" "));
+    }"""
+    assert status.evaluate(script) == ["0 1 2 3 4", "0 2 4 6", "0 2,000 4,000 6,000", "0 5K 10K 15K", "0 25K 50K 75K 100K"]
+    status.select_option("#language", "zh")
+    assert status.evaluate(script)[-1] == "0 2.5万 5万 7.5万 10万"
+    status.select_option("#language", "en")
 
 
 def test_the_chart_has_holes_forgets_and_fits_its_box(status: Page) -> None:
@@ -223,6 +236,6 @@ def test_a_model_that_works_moves_the_figures(page: Page, ui_load: Callable[...,
     assert before["Workers"] == "1" and before["Slots per worker"] == "8" and before["Device"] == "CPU" and before["Running"] == "0"
     body = {"prompt": "!", "count": 20, "stream": False, "temperature": 0, "max_tokens": 3}
     assert host.client.post("/albatross/batch/completions", json=body).status_code == 200
-    until(page, lambda: facts(page)["Cut by the token limit"] == "20")
+    until(page, lambda: facts(page)["Hit the token limit"] == "20")
     assert facts(page)["Generated"] == "60" and facts(page)["Of prompts"] == "20"
     assert page.locator("#status .notice:visible").count() == 0

@@ -1,11 +1,11 @@
 /** Calls of the server, relative to where the page itself lies. Nothing is ever sent twice. */
 
+import { inTurn } from "./turns.js";
 import { t } from "./words.js";
 
 /** What stands in front of the API's paths: empty, or the prefix of a proxy. */
 export const base = location.pathname.replace(/\/albatross\/ui\/?$/, "");
 const KEY = "albatross.key";
-const POLL_TIMEOUT_MS = 20000;
 const unauthorized = new Set();
 let memory = "";
 
@@ -47,20 +47,36 @@ export function onUnauthorized(callback) {
   unauthorized.add(callback);
 }
 
-/** The JSON of a GET. Throws ApiError, or AbortError where `signal` ended it. */
-export async function getJson(path, { signal } = {}) {
-  const response = await send("GET", path, undefined, { signal });
-  try {
-    return await response.json();
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    if (error instanceof SyntaxError) throw new ApiError(response.status, t("error.garbled"), { code: "garbled" });
-    throw lost();
-  }
+/** The JSON of a GET, in its turn. Throws ApiError, or AbortError where `signal` ended it. */
+export function getJson(path, { signal } = {}) {
+  return short("GET", path, { signal }, (response) => response.json());
+}
+
+/** A DELETE, before all GETs that wait for their turn. Throws as `getJson`. */
+export async function remove(path, { signal } = {}) {
+  // What was read to its end leaves its connection to the next one.
+  await short("DELETE", path, { signal, urgent: true }, (response) => response.text());
+}
+
+function short(method, path, { signal, urgent }, read) {
+  const work = async (limited) => {
+    let status = 0;
+    try {
+      const response = await send(method, path, undefined, { signal: limited });
+      ({ status } = response);
+      return await read(response);
+    } catch (error) {
+      if (error instanceof ApiError || signal?.aborted) throw error;
+      if (limited.aborted) throw new ApiError(0, t("error.timeout"), { code: "timeout" });
+      if (error instanceof SyntaxError) throw new ApiError(status, t("error.garbled"), { code: "garbled" });
+      throw lost();
+    }
+  };
+  return inTurn(work, { urgent, signal });
 }
 
 /**
- * One call. `body` is sent as JSON unless it is undefined.
+ * One call, at once: short ones are `getJson` and `remove`, which take turns. `body` is sent as JSON unless it is undefined.
  * @returns {Promise<Response>} of a status from 200 to 299; all others, 304 too, throw ApiError
  */
 export async function send(method, path, body, { signal } = {}) {
@@ -131,15 +147,10 @@ export function poll(path, everyMs, callback) {
 }
 
 async function once(path) {
-  const controller = new AbortController();
-  const timer = setTimeout(() => controller.abort(), POLL_TIMEOUT_MS);
   try {
-    return [await getJson(path, { signal: controller.signal }), null];
+    return [await getJson(path), null];
   } catch (error) {
-    if (error instanceof ApiError) return [null, error];
-    return [null, new ApiError(0, t("error.timeout"), { code: "timeout" })];
-  } finally {
-    clearTimeout(timer);
+    return [null, error instanceof ApiError ? error : lost()];
   }
 }
 

@@ -158,7 +158,7 @@ function tellHeader({ albatross, error, state }) {
   line.dataset.state = error ? "unknown" : state;
   document.getElementById("model-name").textContent = name;
   document.getElementById("model-name").title = name;
-  document.getElementById("model-state").textContent = t(error?.status === 0 ? "state.lost" : `state.${state}`);
+  document.getElementById("model-state").textContent = t(`state.${error?.status === 0 ? "lost" : error?.status === 401 ? "locked" : state}`);
   const notice = document.getElementById("connection");
   notice.hidden = error === null;
   const text = error?.status === 401 ? keyReason() : error?.code === "connection" ? t("error.connection") : (error?.message ?? "");

@@ -50,8 +50,8 @@ class BatchTab {
     this.told = el("span", { class: "batch-told muted" });
     const tools = el("div", { class: "actions" }, this.told, this.copyAll, this.exportAll, this.clear);
     const bar = el("div", { class: "batch-bar" }, this.filter.node, tools);
-    const keys = el("p", { class: "help batch-keys", "data-t": "batch.keys" });
-    this.results = el("div", { class: "batch-results" }, this.progress.node, this.progress.notice, bar, this.grid.node, keys);
+    const keys = [el("p", { class: "help batch-keys", "data-t": "batch.keys" }), el("p", { class: "help batch-keys-touch", "data-t": "batch.keys.touch" })];
+    this.results = el("div", { class: "batch-results" }, this.progress.node, this.progress.notice, bar, this.grid.node, ...keys);
     section.append(el("h2", { class: "sr-only", "data-t": "tab.batch" }), el("div", { class: "batch" }, this.form.node, this.results));
     this.#restore();
     this.tellButtons();
@@ -145,7 +145,7 @@ class BatchTab {
     const atField = failure?.param && this.form.blame(failure.param, failure.message);
     const again = failure?.retryAfter ? t("batch.notice.again", { n: number(Math.ceil(failure.retryAfter)) }) : "";
     const key = phase === "aborted" ? "batch.notice.withdrawn" : failure.status === 0 ? "batch.notice.unanswered" : "batch.notice.refused";
-    this.refusal.textContent = [t(key, { message: failure?.message ?? "" }), again].filter(Boolean).join(" ");
+    this.refusal.textContent = [t(key, { message: failure?.message ?? "" }), again].filter(Boolean).join("\n");
     if (atField) this.refusal.hidden = true;
   }
 
@@ -232,6 +232,7 @@ function button(key, kind, click) {
 /** Why no batch can begin, "" where one can. */
 function reasonOf({ albatross, error }) {
   if (albatross === null) return error ? "unreachable" : "unknown";
+  if (error?.code === "connection") return "unreachable";
   if (albatross.engine?.phase === "down") return "down";
   return albatross.state === "ready" ? "" : ["offline", "loading", "foreign"].includes(albatross.state) ? albatross.state : "unknown";
 }

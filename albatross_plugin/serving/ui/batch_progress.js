@@ -44,18 +44,20 @@ export class BatchProgress {
       const now = run.endedAt ?? performance.now();
       const passed = (now - run.startedAt) / 1000;
       if (!run.ended) this.#rates.push(now, run);
+      const whole = run.items.reduce((sum, item) => sum + (item.final && item.status !== "aborted" && item.shown !== "cut"), 0);
+      this.node.dataset.phase = run.phase;
       this.bar.max = run.total;
-      this.bar.value = run.finished;
-      this.count.textContent = t("batch.finished", { n: number(run.finished), total: number(run.total) });
+      this.bar.value = whole;
+      this.count.textContent = t("batch.finished", { n: number(whole), total: number(run.total) });
       this.phase.textContent = t(`batch.phase.${run.phase}`);
-      this.#showFigures(run, passed);
+      this.#showFigures(run, whole, passed);
     }
     this.#tellNotice();
   }
 
-  #showFigures(run, passed) {
+  #showFigures(run, whole, passed) {
     // When all is over the average is what remains to be told.
-    const average = passed > 0 ? { tokens: run.tokens / passed, finished: run.finished / passed } : null;
+    const average = passed > 0 ? { tokens: run.tokens / passed, finished: whole / passed } : null;
     const now = run.ended ? average : this.#rates.now;
     const rest = run.ended ? null : left(run, passed);
     const said = {

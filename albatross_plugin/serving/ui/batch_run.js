@@ -1,6 +1,6 @@
 /** One batch: sent once, read to its end, and how each of its items stands. No DOM. */
 
-import { ApiError, send } from "./api.js";
+import { ApiError, remove, send } from "./api.js";
 import { Item, STATES } from "./batch_item.js";
 import { events } from "./sse.js";
 
@@ -99,7 +99,7 @@ export class BatchRun {
     const timer = setTimeout(leave, this.#grace);
     this.whenEnded.finally(() => clearTimeout(timer));
     try {
-      await send("DELETE", STOP + encodeURIComponent(this.#id), undefined, { signal: this.#controller.signal });
+      await remove(STOP + encodeURIComponent(this.#id), { signal: this.#controller.signal });
     } catch {
       leave();
     }

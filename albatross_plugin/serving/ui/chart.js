@@ -26,8 +26,8 @@ export function ticks(highest, parts = 4) {
 /** Samples of the last `seconds`; a `null` or a pause longer than `gap` seconds is a hole in the line. */
 export class Chart {
   /**
-   * @param {{seconds?: number, gap?: number, format?: (value: number) => string, ago?: (seconds: number) => string}} [options]
-   *   `format` writes a value of the axis, `ago` a moment: 0 is now.
+   * @param {{seconds?: number, gap?: number, format?: (value: number, most: number) => string, ago?: (seconds: number) => string}} [options]
+   *   `format` writes a value of an axis that ends at its second argument, `ago` a moment: 0 is now.
    */
   constructor({ seconds = 120, gap = 3, format = String, ago = (past) => `-${past} s` } = {}) {
     this.seconds = seconds;
@@ -97,7 +97,7 @@ export class Chart {
   #grid(axis, y) {
     return axis.flatMap((value) => [
       shape("line", { class: "chart-grid", x1: LEFT, x2: this.width - RIGHT, y1: y(value), y2: y(value) }),
-      shape("text", { class: "chart-value", x: LEFT - 6, y: y(value) + 4 }, this.format(value)),
+      shape("text", { class: "chart-value", x: LEFT - 6, y: y(value) + 4 }, this.format(value, axis.at(-1))),
     ]);
   }
 

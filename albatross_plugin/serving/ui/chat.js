@@ -6,10 +6,14 @@ import { Log } from "./chat_log.js";
 import { Settings } from "./chat_settings.js";
 import { TurnView } from "./chat_turn.js";
 import { announce, el } from "./dom.js";
-import { t } from "./words.js";
+import { t, translate } from "./words.js";
 
-export function mount(section) {
-  new Chat(section);
+/** What is said before a conversation in which nobody would answer. */
+const UNANSWERED = { offline: "chat.no_model", loading: "chat.loading", down: "batch.reason.down" };
+
+export function mount(section, app) {
+  const chat = new Chat(section);
+  app.onStatus(({ state }) => chat.tellModel(state));
 }
 
 class Chat {
@@ -40,6 +44,12 @@ class Chat {
     const frame = new ResizeObserver(() => this.#fit());
     for (const part of document.querySelectorAll("body > *")) frame.observe(part);
     addEventListener("pagehide", () => this.#keep());
+  }
+
+  /** The state of the model, as the frame knows it. */
+  tellModel(state) {
+    this.empty.dataset.t = UNANSWERED[state] ?? "chat.empty";
+    translate(this.empty);
   }
 
   #key(event) {

@@ -33,13 +33,14 @@ export class CurrentModel {
   }
 
   #draw() {
-    const { albatross, host, state } = this.#status ?? {};
+    const { albatross, host, state, error } = this.#status ?? {};
+    const lost = error?.status === 0;
     const loaded = ["ready", "foreign", "down", "closed"].includes(state);
-    this.#unload.disabled = this.#running || !loaded || host?.deploy === true;
+    this.#unload.disabled = this.#running || !loaded || lost || host?.deploy === true;
     const engine = albatross?.engine;
     const facts = [
       ["model.fact.name", state === "offline" ? "–" : (albatross?.model ?? engine?.model ?? host?.model ?? "–")],
-      ["model.fact.state", t(`state.${state ?? "unknown"}`)],
+      ["model.fact.state", t(`state.${lost ? "lost" : (state ?? "unknown")}`)],
       ["model.fact.workers", engine?.workers?.length],
       ["model.fact.slots", engine?.slots?.total || null],
       ["model.fact.device", host?.device_name],

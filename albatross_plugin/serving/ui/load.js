@@ -5,7 +5,8 @@ import { CurrentModel } from "./current_model.js";
 import { DeviceModes } from "./device_modes.js";
 import { clear, el } from "./dom.js";
 import { field, tell } from "./fields.js";
-import { clock, LoadProgress } from "./load_progress.js";
+import { LoadProgress } from "./load_progress.js";
+import { duration } from "./numbers.js";
 import { t } from "./words.js";
 
 const SAVED = "albatross.models";
@@ -66,6 +67,7 @@ class ModelTab {
   #take(status) {
     if (status.host) this.#modes.offer(status.host.device_modes);
     this.#deployed.hidden = status.host?.deploy !== true;
+    this.#load.disabled = this.#running || !this.#deployed.hidden;
     const loading = status.state === "loading";
     if (!this.#running) {
       if (loading) this.#progress.watch();
@@ -125,7 +127,7 @@ class ModelTab {
     this.#running = running;
     this.#app.hurry = running;
     if (running) this.#app.refresh();
-    this.#load.disabled = running;
+    this.#load.disabled = running || !this.#deployed.hidden;
     this.#current.show(this.#app.status, running);
   }
 
@@ -134,7 +136,8 @@ class ModelTab {
       this.#say("ok", t("model.unloaded"));
       return;
     }
-    const time = clock(this.#progress.passed);
+    // However small the model, no time at all is not what it took.
+    const time = duration(Math.max(0.1, this.#progress.passed / 1000));
     const answer = await getJson("/albatross/status").catch(() => null);
     const name = answer?.model ?? model.split(/[\\/]/).pop();
     this.#say("ok", t("model.loaded", { name, time }), "", this.#next());

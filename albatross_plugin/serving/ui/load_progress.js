@@ -1,18 +1,10 @@
 /** How far a load is: the engine's bytes where it tells them, else only that something goes on. */
 
 import { announce, el } from "./dom.js";
-import { language, onLanguage, t } from "./words.js";
+import { bytesOf } from "./numbers.js";
+import { onLanguage, t } from "./words.js";
 
 const TICK_MS = 500;
-
-/** `1.2 / 3.0 GB`: both in the unit of the larger one, decimal. */
-export function bytes(done, total) {
-  const names = ["B", "kB", "MB", "GB", "TB"];
-  const step = Math.min(names.length - 1, Math.max(0, Math.floor(Math.log10(Math.max(total, 1)) / 3)));
-  const digits = step > 2 ? 2 : step > 1 ? 1 : 0;
-  const write = (value) => (value / 1000 ** step).toLocaleString(language(), { minimumFractionDigits: digits, maximumFractionDigits: digits });
-  return `${write(done)} / ${write(total)} ${names[step]}`;
-}
 
 /** `0:07`, `12:30`, `1:02:03`. */
 export function clock(milliseconds) {
@@ -93,7 +85,7 @@ export class LoadProgress {
     if (reading) this.#bar.value = done / total;
     else this.#bar.removeAttribute("value");
     this.#state.textContent = t(state);
-    this.#amount.textContent = total > 0 ? bytes(done, total) : "";
+    this.#amount.textContent = total > 0 ? bytesOf(done, total) : "";
     // Twice a second would be chatter; a change of what goes on is news.
     if (!this.node.hidden && this.#said !== state) announce(t(state));
     this.#said = state;

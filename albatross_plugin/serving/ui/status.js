@@ -2,7 +2,7 @@
 
 import { Chart } from "./chart.js";
 import { el } from "./dom.js";
-import { bytes, duration, number, rate, short } from "./numbers.js";
+import { bytes, bytesOf, duration, number, rate, short } from "./numbers.js";
 import { figures } from "./status_figures.js";
 import { onLanguage, t } from "./words.js";
 
@@ -27,6 +27,7 @@ class StatusTab {
     this.name = el("h2");
     this.state = el("span", { class: "pill" });
     this.notice = el("p", { class: "notice", hidden: true });
+    this.away = el("p", { class: "status-away", hidden: true }, el("a", { href: "#model", "data-t": "status.to_model" }));
     this.load = new Meter("status.load");
     this.facts = new Facts("status", ["strategy", "workers", "batch", "device", "memory", "free", "version"], { free: "status.memory.free" });
     this.now = el("strong", { class: "status-now" });
@@ -52,7 +53,7 @@ class StatusTab {
     this.body = el(
       "div",
       { class: "status" },
-      el("div", { class: "card" }, head, this.notice, this.load.node, this.facts.node),
+      el("div", { class: "card" }, head, this.notice, this.away, this.load.node, this.facts.node),
       this.rates,
       this.cards,
     );
@@ -91,7 +92,8 @@ class StatusTab {
     // The frame knows of loads that are none of the engine's.
     const known = told === "loading" ? told : (now.state ?? "unknown");
     const state = error ? (error.status === 0 ? "lost" : "unknown") : known;
-    put(this.name, now.model ?? (state === "offline" ? t("status.no_model") : t("status.model")));
+    this.away.hidden = state !== "offline";
+    put(this.name, state === "offline" ? t("status.no_model") : (now.model ?? t("status.model")));
     this.state.dataset.state = state;
     put(this.state, t(`state.${state}`));
     const text = !error && state === "down" ? t("status.down", { message: now.error ?? "" }) : state === "foreign" ? t("status.no_figures") : "";
@@ -99,7 +101,7 @@ class StatusTab {
     this.notice.classList.toggle("bad", state === "down");
     put(this.notice, text);
     this.load.node.hidden = state !== "loading" || !now.toLoad;
-    this.load.show(now.loaded, now.toLoad, t("status.load.of", { done: bytes(now.loaded ?? 0), total: bytes(now.toLoad ?? 0) }));
+    this.load.show(now.loaded, now.toLoad, bytesOf(now.loaded ?? 0, now.toLoad ?? 0));
   }
 
   #showFacts(now) {
