@@ -256,6 +256,9 @@ def test_texts_are_copied_and_exported(tab: Page, server: FakeBatches) -> None:
     page.get_by_role("button", name="Copy texts").click()
     page.get_by_text("Copied: 2").first.wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == "a\nb\n\n---\n\n鹈鹕"
+    page.locator(".batch-filter label", has_text="aborted").click()
+    for name in ("Copy texts", "Export JSONL"):
+        assert page.get_by_role("button", name=name).is_disabled(), "no text is in this state"
     page.locator(".batch-filter label", has_text="all").click()
     with page.expect_download() as waiting:
         page.get_by_role("button", name="Export JSONL").click()

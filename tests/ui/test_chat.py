@@ -301,6 +301,17 @@ def test_an_answer_is_copied_cleared_and_kept_over_a_reload(chat: Page, api: Fak
     assert chat.locator(".chat-empty").is_visible(), "nonsense in the store is nothing"
 
 
+def test_a_server_that_cannot_be_reached_is_told_in_the_language_spoken(chat: Page, page_errors: PageErrors) -> None:
+    page_errors.expect("chat/completions|ERR_FAILED")
+    chat.route("**/v1/chat/completions", lambda route: route.abort())
+    ask(chat, "hi")
+    assert ended(chat) == "error" and "The server cannot be reached." in note(chat)
+    chat.select_option("#language", "zh")
+    assert "无法连接到服务器" in note(chat)
+    chat.select_option("#language", "en")
+    chat.unroute("**/v1/chat/completions")
+
+
 def test_clearing_ends_what_runs_and_languages_change_in_place(chat: Page, api: FakeApi) -> None:
     api.replies += [Reply([said("one"), said("two"), DONE], held=1), Reply([said("new"), event({"error": {"message": "gone"}})])]
     ask(chat, "hi", wait=False)

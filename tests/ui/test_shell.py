@@ -177,6 +177,7 @@ def test_a_server_that_is_gone_is_told_and_found_again(page: Page, page_errors: 
     expect(page.locator("#model-state")).to_have_text("no connection")
     expect(page.locator("#model-facts")).to_contain_text("no connection")
     expect(page.locator("#batch-reason")).to_have_text("The server cannot be reached.")
+    expect(page.locator("#model-now")).to_have_attribute("data-state", "lost")
     page.select_option("#language", "ja")
     expect(page.locator("#connection")).to_contain_text("サーバーに接続できません")
     page.unroute(API)

@@ -107,7 +107,7 @@ def test_the_figures_of_the_engine_are_shown(status: Page, api: FakeApi) -> None
         "Free memory": "1 GiB",
         "Plugin": "1.2.3",
         "Longest wait": "1.3 s",
-        "A new request would wait": "1 min 1 s",
+        "Expected wait": "1 min 1 s",
         "Running": "2",
         "Their texts": "700",
         "Accepted": "1,200",
@@ -123,7 +123,7 @@ def test_the_figures_of_the_engine_are_shown(status: Page, api: FakeApi) -> None
     assert label(status) == "Generated tokens per second over the last 2 minutes. Now: 1,235 tokens/s. Highest: 1,235."
     assert status.locator("#status .chart-value").all_text_contents() == ["0", "500", "1,000", "1,500"]
     status.select_option("#language", "zh")
-    assert facts(status)["新请求预计等待"] == "1 分 1 秒" and "当前：1,235 词元/秒" in label(status)
+    assert facts(status)["预计等待"] == "1 分 1 秒" and "当前：1,235 词元/秒" in label(status)
     status.select_option("#language", "en")
 
 

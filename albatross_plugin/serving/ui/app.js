@@ -155,7 +155,7 @@ function mountAll(app) {
 function tellHeader({ albatross, error, state }) {
   const name = albatross?.model ?? albatross?.engine?.model ?? "";
   const line = document.getElementById("model-now");
-  line.dataset.state = error ? "unknown" : state;
+  line.dataset.state = error?.status === 0 ? "lost" : error ? "unknown" : state;
   document.getElementById("model-name").textContent = name;
   document.getElementById("model-name").title = name;
   document.getElementById("model-state").textContent = t(`state.${error?.status === 0 ? "lost" : error?.status === 401 ? "locked" : state}`);

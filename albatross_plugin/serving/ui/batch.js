@@ -131,6 +131,7 @@ class BatchTab {
     this.#shownAt = performance.now();
     this.progress.show();
     this.filter.show(this.#run);
+    this.#tellTools();
   }
 
   #filtered() {
@@ -159,9 +160,15 @@ class BatchTab {
     if (this.reason.textContent !== text) this.reason.textContent = text;
     const phase = (this.#asked ?? this.#run)?.phase;
     this.stop.disabled = !busy || phase === "stopping";
-    const empty = this.#run === null;
+    this.clear.disabled = this.#run === null || busy;
+    this.#tellTools();
+  }
+
+  /** There is nothing to take along of a state in which no text is. */
+  #tellTools() {
+    const { chosen } = this.filter;
+    const empty = this.#run === null || (chosen !== "all" && this.#run.counts[chosen] === 0);
     this.copyAll.disabled = this.exportAll.disabled = empty;
-    this.clear.disabled = empty || busy;
   }
 
   retell() {

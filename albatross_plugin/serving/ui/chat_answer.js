@@ -77,7 +77,7 @@ function failed(error, signal, outcome) {
   else if (error instanceof ApiError) {
     outcome.end = "error";
     outcome.message = error.message;
-    outcome.code = error.status ? (error.code ?? null) : "no_connection";
+    outcome.code = error.code ?? null;
     outcome.retryAfter = Number.isFinite(error.retryAfter) ? error.retryAfter : null;
   } else if (error instanceof SyntaxError) outcome.skipped += 1;
   // Anything else is a connection that broke in the middle: the answer stays what it is, cut.

@@ -23,7 +23,7 @@ export default {
   "status.queue": { en: "Queue", zh: "队列", ja: "キュー" },
   "status.queue.waiting": { en: "{length} of {limit} waiting", zh: "等待 {length} / {limit}", ja: "{length} / {limit} 待機中" },
   "status.queue.oldest": { en: "Longest wait", zh: "最长等待", ja: "最長の待ち時間" },
-  "status.queue.estimate": { en: "A new request would wait", zh: "新请求预计等待", ja: "新しいリクエストの予想待ち時間" },
+  "status.queue.estimate": { en: "Expected wait", zh: "预计等待", ja: "予想待ち時間" },
   "status.batches": { en: "Batches", zh: "批次", ja: "バッチ" },
   "status.batches.running": { en: "Running", zh: "运行中", ja: "実行中" },
   "status.batches.items": { en: "Their texts", zh: "其中的文本", ja: "そのテキスト数" },
