@@ -98,10 +98,13 @@ class Pictures:
         self._start(page, "讲一个海边的故事：", 64)
         steps.ended(page)
         steps.cell(page, 4).hover()
-        self._save(page, "expanded-zh")
+        self._save(page, "expanded-zh", pointer=True)
 
-    def _save(self, page: Page, name: str, pause: float = 600) -> None:
+    def _save(self, page: Page, name: str, pause: float = 600, *, pointer: bool = False) -> None:
+        """``pointer``: it stays where it is, and what is under it looks so."""
         path = self.target / f"page-{name}.png"
+        if not pointer:
+            page.mouse.move(1, 1)
         # What moves comes to rest, and what was asked for arrives.
         page.wait_for_timeout(pause)
         compact(page.screenshot()).save(path, optimize=True)

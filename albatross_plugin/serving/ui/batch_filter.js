@@ -11,7 +11,7 @@ export class BatchFilter {
 
   /** @param {function(string)} onChoose gets `all` or a state */
   constructor(onChoose) {
-    this.counts = Object.fromEntries(CHOICES.map((name) => [name, el("span", { class: "segment-count", text: "0" })]));
+    this.counts = Object.fromEntries(CHOICES.map((name) => [name, el("span", { class: "segment-count", "data-none": true, text: "0" })]));
     this.inputs = CHOICES.map((name) => {
       const change = () => {
         this.chosen = name;
@@ -30,6 +30,8 @@ export class BatchFilter {
     for (const name of CHOICES) {
       const text = number(run === null ? 0 : name === "all" ? run.total : run.counts[name]);
       if (this.counts[name].textContent !== text) this.counts[name].textContent = text;
+      // Colours are for what is there.
+      this.counts[name].toggleAttribute("data-none", text === "0");
     }
   }
 
