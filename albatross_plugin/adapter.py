@@ -19,7 +19,7 @@ from albatross_plugin.engine.core import AsyncEngineCore
 from albatross_plugin.engine.request import Request, SamplingParams
 from albatross_plugin.engine.step import WorkerSpec
 from albatross_plugin.engine.tally import Tally
-from albatross_plugin.errors import REQUIREMENT_TEXT, EngineInitError, EngineInitTimeout, RequestError, UnsupportedError
+from albatross_plugin.errors import REQUIREMENT_TEXT, EngineInitError, EngineInitTimeout, RequestError, UnsupportedError, shown
 from albatross_plugin.facade import ModelFacade, PipelineFacade
 from albatross_plugin.grammar import Grammars, JsonGrammar, json_source
 from albatross_plugin.options import GenerationOptions, read_options
@@ -183,6 +183,10 @@ class AlbatrossRWKV:
         """How many more requests would be taken now, if their prompts are short; asking is free."""
         return self._core.places()
 
+    def crowded(self, tokens: int) -> bool:
+        """Whether one more prompt of so many tokens would leave less than half of the queue to other calls; asking is free."""
+        return self._core.crowded(tokens)
+
     def has_slot(self, completion: AlbatrossCompletion) -> bool:
         """Whether a request of this submission holds a slot."""
         return any(map(self._core.has_slot, completion.request_ids))
@@ -200,7 +204,7 @@ class AlbatrossRWKV:
         """A client's own list of token ids, checked. Raises RequestError that names the first bad one."""
         for token in prompt:
             if type(token) is not int or not 0 <= token < self.vocabulary_size:
-                message = f"the prompt holds {token!r}, which is not a token id from 0 to {self.vocabulary_size - 1}"
+                message = f"the prompt holds {shown(token)}, which is not a token id from 0 to {self.vocabulary_size - 1}"
                 raise RequestError(message, param="prompt")
         return list(prompt)
 

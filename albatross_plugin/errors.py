@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Mapping
 
 REQUIREMENT_TEXT = "Albatross backend requires a CUDA-capable GPU and an RWKV-7 .pth model."
@@ -28,6 +29,11 @@ _MEMORY_ENDED = (
     ),
 )
 
+
+# A value that is refused may be as large as a body, and nested so deeply that Python cannot write it.
+_SHOWN = 60
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = _SHOWN
 
 # How the fault of a text begins that its grammar leaves no token.
 DEAD_END = "response_format leaves no way to go on"
@@ -55,6 +61,14 @@ class RequestError(ValueError):
         self.code = code
         self.param = param
         self.headers = dict(headers or {})
+
+
+def shown(value: object) -> str:
+    """A caller's value as an error tells it: short, however long or deep it is."""
+    if isinstance(value, int) and value.bit_length() >= 128:
+        return "a number of many digits"
+    text = _short.repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
 class EngineInitError(RuntimeError):

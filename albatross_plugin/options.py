@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from albatross_plugin.engine.grammar import Grammar
 from albatross_plugin.engine.request import MAX_LOGPROBS, SamplingParams
-from albatross_plugin.errors import RequestError
+from albatross_plugin.errors import RequestError, shown
 from albatross_plugin.parameters import UNSUPPORTED, refuse_unsupported, says_off
 from albatross_plugin.response_format import ResponseFormat, read_response_format
 
@@ -22,8 +21,6 @@ MAX_STOP_IDS = 4096
 MAX_METADATA = 16
 # No text that is meant is longer; hosts have lower limits of their own.
 MAX_TOKENS = 10_000_000
-# Short forms of values that are refused: one may be as large as a body.
-_shown = reprlib.repr
 
 
 class ModelDefaults(Protocol):
@@ -99,7 +96,7 @@ class _Body:
         if value is None:
             return fallback
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise RequestError(f"{name} must be a whole number from {low} to {high}, got {_shown(value)}", param=name)
+            raise RequestError(f"{name} must be a whole number from {low} to {high}, got {shown(value)}", param=name)
         return value
 
 
@@ -213,13 +210,13 @@ def _token_ids(value: Iterable[Any] | None) -> frozenset[int]:
 def _stops(stop: Any, source: _Body, model: ModelDefaults, chat_mode: bool) -> tuple[str, ...]:
     """The caller's stops without empties and repeats; in chat the next turn of either side ends the answer too."""
     if stop is not None and not isinstance(stop, (str, list, tuple)):
-        raise RequestError(f"stop must be a string or a list of strings, got {_shown(stop)}", param="stop")
+        raise RequestError(f"stop must be a string or a list of strings, got {shown(stop)}", param="stop")
     given: list[Any] = [] if stop is None else [stop] if isinstance(stop, str) else list(stop)
     if len(given) > MAX_STOPS:
         raise RequestError(f"stop may hold at most {MAX_STOPS} strings, got {len(given)}", param="stop")
     for item in given:
         if not isinstance(item, str):
-            raise RequestError(f"stop must be a string or a list of strings, got {_shown(item)}", param="stop")
+            raise RequestError(f"stop must be a string or a list of strings, got {shown(item)}", param="stop")
     if sum(map(len, given)) > MAX_STOP_CHARACTERS:
         raise RequestError(f"stop holds more than {MAX_STOP_CHARACTERS} characters", param="stop")
     if chat_mode:
@@ -237,7 +234,7 @@ def _check_metadata(value: Any) -> None:
 
 def _truth(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise RequestError(f"{name} must be true or false, got {_shown(value)}", param=name)
+        raise RequestError(f"{name} must be true or false, got {shown(value)}", param=name)
     return value
 
 
@@ -245,15 +242,17 @@ def _include_usage(value: Any) -> bool:
     if value is None:
         return False
     if not isinstance(value, Mapping) and not hasattr(value, "include_usage"):
-        raise RequestError(f"stream_options must be an object, got {_shown(value)}", param="stream_options")
+        raise RequestError(f"stream_options must be an object, got {shown(value)}", param="stream_options")
     for name in value if isinstance(value, Mapping) else ():
         if name not in ("include_usage", "include_obfuscation") and value[name] is not None:
-            raise RequestError(f"unknown parameter stream_options.{name}", code="unknown_parameter", param=f"stream_options.{name}")
+            raise RequestError(
+                f"unknown parameter stream_options.{name[:80]}", code="unknown_parameter", param=f"stream_options.{name[:80]}"
+            )
     asked = value.get("include_usage") if isinstance(value, Mapping) else value.include_usage
     padding = value.get("include_obfuscation") if isinstance(value, Mapping) else getattr(value, "include_obfuscation", None)
     if not says_off(padding, (False,)):
         message = "stream_options.include_obfuscation is not supported by this model"
         raise RequestError(message, code="unsupported_parameter", param="stream_options")
     if asked is not None and not isinstance(asked, bool):
-        raise RequestError(f"stream_options.include_usage must be true or false, got {_shown(asked)}", param="stream_options")
+        raise RequestError(f"stream_options.include_usage must be true or false, got {shown(asked)}", param="stream_options")
     return bool(asked)

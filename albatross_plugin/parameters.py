@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from albatross_plugin.errors import RequestError
+from albatross_plugin.errors import RequestError, shown
 
 # Read in options.py, on both routes.
 _READ = frozenset(
@@ -93,4 +93,4 @@ def refuse_unsupported(values: Mapping[str, Any], undeclared: Collection[str], *
         if name in _CHAT or name in _TEXT:
             route = "a chat" if chat_mode else "completions"
             raise RequestError(f"{name} is not supported in {route}", code="unsupported_parameter", param=name)
-        raise RequestError(f"unknown parameter {name!r}; this model would ignore it", code="unknown_parameter", param=name)
+        raise RequestError(f"unknown parameter {shown(name)}; this model would ignore it", code="unknown_parameter", param=name[:80])

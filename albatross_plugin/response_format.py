@@ -10,7 +10,7 @@ from fractions import Fraction
 from math import gcd, lcm
 from typing import Any
 
-from albatross_plugin.errors import RequestError
+from albatross_plugin.errors import RequestError, shown
 from albatross_plugin.schema_ends import can_end
 
 # Room for any schema that is meant; what one may cost is bounded where it is tried (schema_trial.py).
@@ -42,7 +42,7 @@ def read_response_format(value: Any) -> ResponseFormat | None:
         raise _refusal(f"response_format must be an object with the type {_KINDS}")
     kind = value.get("type")
     if not isinstance(kind, str) or kind not in _MEMBERS:
-        raise _refusal(f"response_format.type must be {_KINDS}, got {_shown(kind)}")
+        raise _refusal(f"response_format.type must be {_KINDS}, got {shown(kind)}")
     _check_members(value, "response_format", {"type", *_MEMBERS[kind]}, f" of the type {kind}")
     if kind == "text":
         return None
@@ -60,13 +60,13 @@ def _check_members(value: Mapping[str, Any], where: str, known: Collection[str],
     """A member that means nothing here would be a wish that is dropped in silence."""
     for name, content in value.items():
         if content is not None and name not in known:
-            raise _refusal(f"{where}{kind} has no member {_shown(name)}; it takes {', '.join(sorted(known))}")
+            raise _refusal(f"{where}{kind} has no member {shown(name)}; it takes {', '.join(sorted(known))}")
 
 
 def _of_schema(wanted: Mapping[str, Any]) -> ResponseFormat:
     schema, strict = wanted.get("schema"), wanted.get("strict")
     if strict is not None and not isinstance(strict, bool):
-        raise _refusal(f"response_format.json_schema.strict must be true or false, got {_shown(strict)}")
+        raise _refusal(f"response_format.json_schema.strict must be true or false, got {shown(strict)}")
     return ResponseFormat(_text_of(schema, "response_format.json_schema.schema"), lenient=strict is False)
 
 
@@ -107,7 +107,7 @@ def _check_multiples(schema: Mapping[str, Any]) -> None:
             common = exact if first else _least_common_multiple(common, exact)
             first = False
             if _digits(common) > MAX_MULTIPLE:
-                raise _refusal(f"response_format: multipleOf {_shown(step)} cannot be checked, alone or with the others in the schema")
+                raise _refusal(f"response_format: multipleOf {shown(step)} cannot be checked, alone or with the others in the schema")
 
 
 def _check_patterns(schema: Mapping[str, Any]) -> None:
@@ -115,7 +115,7 @@ def _check_patterns(schema: Mapping[str, Any]) -> None:
         names = item.get("patternProperties")
         for pattern in (item.get("pattern"), *(names if isinstance(names, Mapping) else ())):
             if isinstance(pattern, str) and not pattern.startswith("^") and sum(map(_number, _COUNT.findall(pattern))) > MAX_COUNT:
-                raise _refusal(f"response_format: pattern {_shown(pattern)} counts beyond {MAX_COUNT}; begin it with ^, or use maxLength")
+                raise _refusal(f"response_format: pattern {shown(pattern)} counts beyond {MAX_COUNT}; begin it with ^, or use maxLength")
 
 
 def _number(digits: str) -> int:
@@ -140,11 +140,6 @@ def _plain(value: Any) -> Any:
     """Hosts with request models of their own hand over objects."""
     dump = getattr(value, "model_dump", None)
     return dump(by_alias=True, exclude_unset=True) if callable(dump) else value
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _refusal(message: str) -> RequestError:

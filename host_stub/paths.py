@@ -14,10 +14,11 @@ def candidates(path: str) -> list[Path]:
 
 
 def resolve(path: str) -> str:
-    """The first existing file for ``path``, else ``path`` itself. A NUL or an empty path finds nothing, without an error."""
+    """The first existing file for ``path``, else ``path`` itself. An empty path, a NUL and a name too long find nothing, without error."""
     if not path or "\0" in path or os.path.isabs(path):
         return path
-    for candidate in candidates(path):
-        if candidate.is_file():
-            return str(candidate)
-    return path
+    try:
+        return next((str(candidate) for candidate in candidates(path) if candidate.is_file()), path)
+    except OSError:
+        # A name that is too long.
+        return path

@@ -179,6 +179,10 @@ class AsyncEngineCore:
         """How many more requests ``submit`` would take now, if their prompts are short."""
         return self._ledger.places()
 
+    def crowded(self, tokens: int) -> bool:
+        """Whether one more prompt of so many tokens would leave less than half of the queue to others."""
+        return self._ledger.crowded(tokens)
+
     def has_slot(self, request_id: int) -> bool:
         """Whether this request holds a slot; false as well for one that has ended."""
         return self._ledger.has_slot(request_id)

@@ -117,6 +117,11 @@ class Ledger:
             leaving = sum(route.leaving for route in self.routes.values())
             return max(0, self._slots + self._max_queue - len(self.routes) + leaving)
 
+    def crowded(self, tokens: int) -> bool:
+        """Whether those that wait, with one more prompt of so many tokens, hold more than half of the queue, by number or by tokens."""
+        with self._lock:
+            return 2 * (len(self._line) + 1) > self._max_queue or 2 * (self._waiting_tokens + tokens) > self._max_queue_tokens
+
     def has_slot(self, request_id: int) -> bool:
         """Whether an open request has got its slot."""
         route = self.routes.get(request_id)

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from albatross_plugin.engine.grammar import Grammar
-from albatross_plugin.errors import RequestError
+from albatross_plugin.errors import RequestError, shown
 
 MAX_LOGPROBS = 20
 END_OF_TEXT = 0
@@ -23,15 +23,10 @@ class FinishReason(str, Enum):
 
 def _number(name: str, value: object, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise RequestError(f"{name} must be a number, got {value!r}", param=name)
+        raise RequestError(f"{name} must be a number, got {shown(value)}", param=name)
     # Also what is not a number at all fails this comparison, and whole numbers too large for a float survive it.
     if not low <= value <= high:
-        raise RequestError(f"{name} must be between {low:g} and {high:g}, got {_shown(value)}", param=name)
-
-
-def _shown(value: object) -> str:
-    text = repr(value) if not isinstance(value, int) or value.bit_length() < 128 else "a number of many digits"
-    return text if len(text) <= 60 else text[:57] + "..."
+        raise RequestError(f"{name} must be between {low:g} and {high:g}, got {shown(value)}", param=name)
 
 
 @dataclass(frozen=True)
@@ -65,18 +60,18 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         if isinstance(self.max_tokens, bool) or not isinstance(self.max_tokens, int) or self.max_tokens < 1:
-            raise RequestError(f"max_tokens must be a whole number of at least 1, got {self.max_tokens!r}", param="max_tokens")
+            raise RequestError(f"max_tokens must be a whole number of at least 1, got {shown(self.max_tokens)}", param="max_tokens")
         if isinstance(self.top_k, bool) or not isinstance(self.top_k, int) or self.top_k < 0:
-            raise RequestError(f"top_k must be a whole number of at least 0, got {self.top_k!r}", param="top_k")
+            raise RequestError(f"top_k must be a whole number of at least 0, got {shown(self.top_k)}", param="top_k")
         _number("temperature", self.temperature, 0, 100)
         _number("top_p", self.top_p, 0, 100)
         _number("presence_penalty", self.presence_penalty, -100, 100)
         _number("frequency_penalty", self.frequency_penalty, -100, 100)
         _number("penalty_decay", self.penalty_decay, 0, 1)
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
-            raise RequestError(f"seed must be a whole number, got {self.seed!r}", param="seed")
+            raise RequestError(f"seed must be a whole number, got {shown(self.seed)}", param="seed")
         if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
-            raise RequestError(f"logprobs must be between 0 and {MAX_LOGPROBS}, got {self.logprobs!r}", param="logprobs")
+            raise RequestError(f"logprobs must be between 0 and {MAX_LOGPROBS}, got {shown(self.logprobs)}", param="logprobs")
         for _, bias in self.logit_bias:
             _number("logit_bias", bias, -100, 100)
 
@@ -94,7 +89,7 @@ class SamplingParams:
         for name, ids in (("stop_token_ids", self.stop_token_ids), ("logit_bias", (i for i, _ in self.logit_bias))):
             for token in ids:
                 if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < size:
-                    raise RequestError(f"{name} holds {token!r}, which is not a token id from 0 to {size - 1}", param=name)
+                    raise RequestError(f"{name} holds {shown(token)}, which is not a token id from 0 to {size - 1}", param=name)
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,8 @@ class Sampler:
         seed = secrets.randbits(64) if params.seed is None else params.seed
         self._rows[slot] = _Row(params, seed)
         top_p = params.top_p if params.top_p < 1 else math.inf
-        top_k = params.top_k or math.inf
+        # A number of hundreds of digits is none that a table could hold, and would fail the step for all its rows.
+        top_k = min(params.top_k, self._vocab) or math.inf
         self._table[slot] = torch.tensor((params.temperature, top_p, top_k), dtype=torch.float64)
         self._penalties.admit(slot, params, request.prompt_ids)
 

@@ -42,7 +42,11 @@ class RunnerHost:
     def resolve(self, path: str) -> str:
         """Where the Runner finds a relative path; before v1.8.0 that is the current folder alone."""
         search = getattr(sys.modules.get("utils.rwkv"), "get_model_path", None)
-        return str(search(path)) if search is not None else path
+        try:
+            return str(search(path)) if search is not None else path
+        except (OSError, ValueError):
+            # A name that is too long, or that no system could have, is found nowhere.
+            return path
 
     def release(self) -> None:
         """Unload a plugin's model; others are the Runner's affair. Blocks until its memory is free. Idempotent."""

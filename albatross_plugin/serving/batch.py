@@ -180,6 +180,9 @@ class Batch:
             ids = await self._encode(prompt) if isinstance(prompt, str) else list(prompt)
             if self.stopped:
                 return
+            # One item waits in any case, so that the batch has its turns; many batches together leave room for chats.
+            if self._waiting and self._model.crowded(len(ids)):
+                return
             if not self._submit(item, ids):
                 return
             self._fed += 1

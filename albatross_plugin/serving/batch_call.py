@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-import reprlib
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from albatross_plugin.adapter import AlbatrossRWKV
-from albatross_plugin.errors import RequestError
+from albatross_plugin.errors import RequestError, shown
 from albatross_plugin.options import GenerationOptions
 
 MAX_ITEMS = 1000
+# Each is told to the caller, and writers of JSON know no longer numbers.
+MIN_SEED, MAX_SEED = -(2**63), 2**63 - 1
 BATCH_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
 # Members that a completion does not have; the rest is read as one.
 OWN = ("prompt", "count", "seed", "seeds", "stream", "batch_id")
@@ -60,7 +61,7 @@ def read_call(model: AlbatrossRWKV, body: Mapping[str, Any], defaults: Mapping[s
     seeds = _seeds(body, len(prompts))
     stream, batch_id = body.get("stream"), body.get("batch_id")
     if stream is not None and not isinstance(stream, bool):
-        raise RequestError(f"stream must be true or false, got {reprlib.repr(stream)}", param="stream")
+        raise RequestError(f"stream must be true or false, got {shown(stream)}", param="stream")
     if batch_id is not None and (not isinstance(batch_id, str) or not BATCH_ID.fullmatch(batch_id)):
         raise RequestError("batch_id must be 8 to 64 letters, digits, - and _", param="batch_id")
     rest = {name: value for name, value in body.items() if name not in OWN}
@@ -69,13 +70,20 @@ def read_call(model: AlbatrossRWKV, body: Mapping[str, Any], defaults: Mapping[s
     return BatchCall(prompts, seeds, options, stream is not False, batch_id)
 
 
+def size(prompt: Any) -> int:
+    """About how much there is to check in a prompt, of any form: characters and token ids."""
+    if not isinstance(prompt, list):
+        return len(prompt) if isinstance(prompt, str) else 0
+    return len(prompt) + sum(len(each) for each in prompt[:MAX_ITEMS] if isinstance(each, (str, list)))
+
+
 def _prompts(model: AlbatrossRWKV, body: Mapping[str, Any]) -> list[Prompt]:
     """One prompt for each item, in the items' order."""
     given, count = body.get("prompt"), body.get("count")
     if count is None:
         count = 1
     if type(count) is not int or not 1 <= count <= MAX_ITEMS:
-        raise RequestError(f"count must be a whole number from 1 to {MAX_ITEMS}, got {reprlib.repr(count)}", param="count")
+        raise RequestError(f"count must be a whole number from 1 to {MAX_ITEMS}, got {shown(count)}", param="count")
     single = isinstance(given, str) or (isinstance(given, list) and bool(given) and all(type(each) is int for each in given))
     listed = [given] if single else given
     if not isinstance(listed, list) or not listed:
@@ -97,7 +105,7 @@ def _prompt(model: AlbatrossRWKV, given: Any, name: str) -> Prompt:
         return given
     if isinstance(given, list) and given:
         return tuple(model.check_ids(given))
-    raise RequestError(f"{name} must be a text or a list of token ids, got {reprlib.repr(given)}", param="prompt")
+    raise RequestError(f"{name} must be a text or a list of token ids, got {shown(given)}", param="prompt")
 
 
 def _seeds(body: Mapping[str, Any], count: int) -> list[int]:
@@ -105,13 +113,19 @@ def _seeds(body: Mapping[str, Any], count: int) -> list[int]:
     seed, seeds = body.get("seed"), body.get("seeds")
     if seeds is None:
         if seed is not None and type(seed) is not int:
-            raise RequestError(f"seed must be a whole number, got {reprlib.repr(seed)}", param="seed")
+            raise RequestError(f"seed must be a whole number, got {shown(seed)}", param="seed")
         start = secrets.randbits(32) if seed is None else seed
-        return [start + index for index in range(count)]
+        return _in_range([start + index for index in range(count)], "seed")
     if seed is not None:
         raise RequestError("give seed or seeds, not both", param="seeds")
     if not isinstance(seeds, list) or any(type(each) is not int for each in seeds):
         raise RequestError("seeds must be a list of whole numbers", param="seeds")
     if len(seeds) != count:
         raise RequestError(f"seeds must hold one number for each of the {count} items, got {len(seeds)}", param="seeds")
-    return list(seeds)
+    return _in_range(seeds, "seeds")
+
+
+def _in_range(seeds: list[int], param: str) -> list[int]:
+    if min(seeds) < MIN_SEED or max(seeds) > MAX_SEED:
+        raise RequestError(f"the seed of each item must be a whole number from {MIN_SEED} to {MAX_SEED}", param=param)
+    return seeds

@@ -17,13 +17,13 @@ from albatross_plugin import __version__
 from albatross_plugin.adapter import AlbatrossRWKV, starting_status
 from albatross_plugin.errors import RequestError
 from albatross_plugin.serving.batch import Batch
-from albatross_plugin.serving.batch_call import BatchCall, read_call
+from albatross_plugin.serving.batch_call import BatchCall, read_call, size
 from albatross_plugin.serving.batch_schemas import ANSWERS, BATCH_BODY, ENDED, STATUS, TRANSLATE_BODY, TRANSLATIONS
 from albatross_plugin.serving.chunks import dumps
 from albatross_plugin.serving.json_route import LARGE, JsonRoute, in_thread, read_object
 from albatross_plugin.serving.response import ClosingResponse
 from albatross_plugin.serving.sse import encode_sse_batch
-from albatross_plugin.serving.translation import read_translation, translations
+from albatross_plugin.serving.translation import Translation, read_translation, translations
 from albatross_plugin.serving.yielding import YieldingRoute
 
 MAX_RUNNING = 64
@@ -92,7 +92,7 @@ def batch_routers(host: Any) -> list[APIRouter]:
         def read() -> BatchCall:
             return read_call(model, body, host.saved_config(), host.resolve)
 
-        heavy = body.get("response_format") is not None or len(str(body.get("prompt"))[: LARGE + 1]) > LARGE
+        heavy = body.get("response_format") is not None or size(body.get("prompt")) > LARGE
         call = await in_thread(read) if heavy else read()
         batch = batches.begin(model, call, keep_texts=not call.stream)
         if call.stream:
@@ -118,8 +118,12 @@ def batch_routers(host: Any) -> list[APIRouter]:
     async def batch_translate(request: Request) -> Response:
         """Translate a list of texts, as browser extensions ask for it."""
         model, body = _model(host), await read_object(request)
-        asked = read_translation(body)
-        call = await in_thread(lambda: asked.call(model))
+
+        def read() -> tuple[Translation, BatchCall]:
+            asked = read_translation(body)
+            return asked, asked.call(model)
+
+        asked, call = await in_thread(read)
         if not call.prompts:
             return JSONResponse(translations(asked, []))
         batch = batches.begin(model, call, keep_texts=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from albatross_plugin.serving.batch_call import BATCH_ID, MAX_ITEMS
+from albatross_plugin.serving.batch_call import BATCH_ID, MAX_ITEMS, MAX_SEED, MIN_SEED
 
 Responses = dict[int | str, dict[str, Any]]
 
 _ID: dict[str, Any] = {"type": "integer", "minimum": 0}
 _IDS: dict[str, Any] = {"type": "array", "minItems": 1, "items": _ID}
 _PROMPT = {"anyOf": [{"type": "string"}, _IDS, {"type": "array", "minItems": 1, "items": {"anyOf": [{"type": "string"}, _IDS]}}]}
+_SEED = {"minimum": MIN_SEED, "maximum": MAX_SEED}
 _NUMBER = {"type": ["number", "null"]}
 _BATCH: dict[str, Any] = {
     "type": "object",
@@ -84,8 +85,8 @@ BATCH_BODY = _body(
         "properties": {
             "prompt": _PROMPT,
             "count": {"type": ["integer", "null"], "minimum": 1, "maximum": MAX_ITEMS},
-            "seed": {"type": ["integer", "null"]},
-            "seeds": {"type": ["array", "null"], "items": {"type": "integer"}},
+            "seed": {"type": ["integer", "null"], **_SEED},
+            "seeds": {"type": ["array", "null"], "items": {"type": "integer", **_SEED}},
             "stream": {"type": ["boolean", "null"], "default": True},
             "batch_id": {"type": ["string", "null"], "pattern": f"^{BATCH_ID.pattern}$"},
             "max_tokens": {"type": ["integer", "null"], "minimum": 1, "maximum": 10_000_000},

@@ -42,8 +42,13 @@ class JsonRoute(APIRoute):
 def error_object(error: RequestError | GenerationError) -> dict[str, Any]:
     """What stands in ``error``. A half of a surrogate pair, which a client may have sent, cannot be sent back."""
     kind = KINDS.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
-    message = error.message.encode("utf-8", "backslashreplace").decode()
-    return {"message": message, "type": kind, "param": error.param, "code": error.code}
+    param = None if error.param is None else printable(error.param)
+    return {"message": printable(error.message), "type": kind, "param": param, "code": error.code}
+
+
+def printable(text: str) -> str:
+    """``text`` as UTF-8 can express it; halves of surrogate pairs become escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def error_response(error: RequestError | GenerationError) -> JSONResponse:

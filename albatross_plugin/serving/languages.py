@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import reprlib
 from typing import Any
 
-from albatross_plugin.errors import RequestError
+from albatross_plugin.errors import RequestError, shown
 
 # Codes as browsers and translators use them (BCP 47), with the names by which models know the languages.
 NAMES = {
@@ -23,6 +22,10 @@ NAMES = {
 }  # fmt: skip
 _OTHER = {"zh-tw": "zh-hant", "zh-hk": "zh-hant", "zh-mo": "zh-hant", "iw": "he", "in": "id", "tl": "fil", "nb": "no", "nn": "no"}
 _BY_NAME = {name.lower(): code for code, name in NAMES.items()} | {"simplified chinese": "zh"}
+# A tag may be longer than the code that is known of it, and is told back with each text.
+_TAG = re.compile(r"[A-Za-z0-9 _-]{1,64}")
+# So many characters of a text speak for all of it.
+_SAMPLE = 4096
 _KANA = "\u3041-\u30ff\uff66-\uff9d"
 # Scripts that tell the language, and letters of them that tell another one which shares the script.
 _SCRIPTS = [
@@ -46,7 +49,7 @@ _SHARE, _OTHER_SHARE = 0.2, 0.04
 
 def language(value: Any, param: str) -> str:
     """The code of a language that is given by code or English name. Raises RequestError 400."""
-    if isinstance(value, str):
+    if isinstance(value, str) and _TAG.fullmatch(value.strip()):
         wanted = value.strip().replace("_", "-").lower()
         if wanted in _BY_NAME:
             return _BY_NAME[wanted]
@@ -56,12 +59,13 @@ def language(value: Any, param: str) -> str:
         for code in (wanted, wanted.partition("-")[0]):
             if code in NAMES:
                 return code
-    message = f"{param} must be a language such as en, zh-CN or Japanese, got {reprlib.repr(value)}"
+    message = f"{param} must be a language such as en, zh-CN or Japanese, got {shown(value)}"
     raise RequestError(message, param=param, code="unknown_language")
 
 
 def detected(text: str) -> str:
-    """The language that most of a text's script speaks for; ``en`` where none does. Languages in Latin letters are not told apart."""
+    """The language that the script of a text's beginning speaks for; ``en`` where none does. Latin letters do not tell languages apart."""
+    text = text.lstrip()[:_SAMPLE]
     letters = sum(map(str.isalpha, text))
     for code, script, other, its_letters in _SCRIPTS:
         inside = len(script.findall(text))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from albatross_plugin.adapter import AlbatrossRWKV
-from albatross_plugin.errors import GenerationError, RequestError
+from albatross_plugin.errors import GenerationError, RequestError, shown
 from albatross_plugin.serving.batch_call import MAX_ITEMS, BatchCall
 from albatross_plugin.serving.languages import NAMES, detected, language
 
@@ -19,7 +18,8 @@ AUTO = ("", "auto")
 LEAST_TOKENS, TOKENS_PER_TOKEN = 64, 4
 # What HTTP calls the ends of an item that are no fault of a step.
 STATUSES = {"context_length_exceeded": 400, "model_unavailable": 503}
-BLANK_LINES = re.compile(r"\s*\n\s*\n\s*")
+# Begins with the break: a pattern that began with blanks would try each of a million blanks for a start.
+BLANK_LINES = re.compile(r"\n\s*\n\s*")
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Translation:
         for text, source in zip(self.texts, self.sources, strict=True):
             if text.strip():
                 # An empty line would end the paragraph.
-                inner = BLANK_LINES.sub("\n", text.strip())
+                inner = "\n".join(map(str.rstrip, BLANK_LINES.split(text.strip())))
                 ids = model.encode_prompt(f"{NAMES[source]}: {inner}\n\n{NAMES[self.target]}:")
                 prompts.append(tuple(ids))
                 limits.append(max(LEAST_TOKENS, TOKENS_PER_TOKEN * len(ids)))
@@ -51,10 +51,10 @@ def read_translation(body: Mapping[str, Any]) -> Translation:
     """Check a body. Raises RequestError 400 that names the member at fault."""
     for name in body:
         if name not in MEMBERS:
-            raise RequestError(f"unknown parameter {name[:80]!r}", code="unknown_parameter", param=name[:80])
+            raise RequestError(f"unknown parameter {shown(name)}", code="unknown_parameter", param=name[:80])
     texts = body.get("text_list")
     if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
-        raise RequestError(f"text_list must be a list of texts, got {reprlib.repr(texts)}", param="text_list")
+        raise RequestError(f"text_list must be a list of texts, got {shown(texts)}", param="text_list")
     if len(texts) > MAX_ITEMS:
         raise RequestError(f"text_list may hold at most {MAX_ITEMS} texts, got {len(texts)}", param="text_list")
     for number, text in enumerate(texts):
@@ -66,7 +66,8 @@ def read_translation(body: Mapping[str, Any]) -> Translation:
     source = body.get("source_lang")
     if source is None or (isinstance(source, str) and source.strip().lower() in AUTO):
         return Translation(texts, [detected(text) for text in texts], target)
-    return Translation(texts, [language(source, "source_lang")] * len(texts), target, source)
+    code = language(source, "source_lang")
+    return Translation(texts, [code] * len(texts), target, str(source).strip())
 
 
 def translations(asked: Translation, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -39,6 +39,8 @@ def read(body: Any, stop: Any, ids: Any, chat: bool, defaults: Any) -> Generatio
 
 def check(found: GenerationOptions | RequestError, names: set[str]) -> None:
     if isinstance(found, RequestError):
+        # A long name is not repeated as a whole.
+        names = {name[:80] for name in names}
         assert found.status == 400 and found.message and found.code
         assert found.param is not None and (found.param in names or found.param.split(".")[0].split("[")[0] in names), found.param
         assert len(found.message) < 100_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,19 @@ def test_ui_1_a_chat_does_not_wait_for_a_batch_and_a_batch_leaves_room_in_the_qu
     assert engine(host)["engine"]["requests"]["rejected"] == 0
 
 
+def test_ui_1_many_batches_together_leave_room_in_the_queue_too(live: LiveHost, script: Path) -> None:
+    """By number and by the tokens of their prompts: half is left, but for the one item by which each batch has its turns."""
+    host = serve(live, script, 1, max_queue=12, max_queue_tokens=400)
+    for prompt, half in (("x", 6), ("x " * 40, 4)):
+        with ExitStack() as running:
+            for number, body in enumerate([{**ENDLESS, "prompt": prompt, "count": 300}] * 3 + [{**SAID, "prompt": "!"}]):
+                client = running.enter_context(httpx.Client(base_url=host.url))
+                running.enter_context(begun(client, body))
+                wait_for(lambda length=half + number: engine(host)["engine"]["queue"]["length"] == length)
+            assert engine(host)["engine"]["requests"]["rejected"] == 0
+        wait_until_idle(host)
+
+
 def test_several_batches_end_beside_each_other_in_a_small_queue(live: LiveHost, script: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
@@ -297,6 +311,37 @@ def test_items_may_be_bound_to_a_form(live: LiveHost, random_model: Path) -> Non
     assert {str(json.loads(item.text)) for item in stream.items.values()} <= {"{'a': True}", "{'a': False}"}
 
 
+@pytest.mark.parametrize("member", ["prompt", "seed", "count", "temperature", "top_k", "state", "stop", "metadata"])
+def test_what_is_nested_as_deeply_as_can_be_read_is_refused(host: LiveHost, member: str) -> None:
+    """A long body is read in a thread, whose stack is nearly empty: there is less room for the value elsewhere."""
+    for depth in range(900, 1000, 4):
+        content = f'{{"user": "{"x" * 70_000}", "prompt": "!", "{member}": {"[" * depth}{"]" * depth}}}'
+        answer = host.client.post(PATH, content=content, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 400 and len(answer.content) < 1000, answer.text[:200]
+
+
+@pytest.mark.parametrize("body", [{"x" * 1_000_000: 1}, {"prompt": [["x" * 1_000_000]]}, {"top_k": "x" * 1_000_000}])
+def test_a_refusal_does_not_repeat_what_is_long(host: LiveHost, body: dict[str, Any]) -> None:
+    answer = host.client.post(PATH, json={"prompt": "!", **body})
+    assert answer.status_code == 400 and len(answer.content) < 1000
+
+
+def test_seeds_of_64_bits_are_told_in_the_stream(host: LiveHost) -> None:
+    stream = streamed(host.client, {**SAID, "prompt": "!", "count": 2, "seeds": [-(2**63), 2**63 - 1]})
+    assert [stream.items[index].seed for index in (0, 1)] == [-(2**63), 2**63 - 1]
+
+
+def test_sch_1_top_k_of_any_size_costs_neighbours_nothing(host: LiveHost) -> None:
+    """What cannot be written into the table of a step fails all of its rows."""
+    with begun(host.client, {**ENDLESS, "count": 2}) as (stream, _):
+        for number in (65_536, 2**63, 10**400):
+            with httpx.Client(base_url=host.url) as other:
+                answer = whole(other, {"prompt": "!", "temperature": 1, "top_p": 1, "max_tokens": 20, "top_k": number, "count": 2})
+            assert [item["status"] for item in answer["items"]] == ["done"] * 2
+        assert httpx.delete(host.url + "/albatross/batch/" + stream.head["id"]).json()["counts"] == {"done": 0, "aborted": 2, "error": 0}
+    wait_until_idle(host)
+
+
 REFUSALS = [
     ({}, "prompt"),
     ({"prompt": []}, "prompt"),
@@ -317,6 +362,11 @@ REFUSALS = [
     ({"seed": "x"}, "seed"),
     ({"seed": 1.5}, "seed"),
     ({"seed": 1, "seeds": [1]}, "seeds"),
+    ({"seed": 2**63 - 1, "count": 2}, "seed"),
+    ({"seed": -(2**63) - 1}, "seed"),
+    ({"seeds": [2**64]}, "seeds"),
+    ({"state": "a" * 100_000}, "state"),
+    ({"\ud800": 1}, "\\ud800"),
     ({"seeds": [1, 2]}, "seeds"),
     ({"seeds": ["1"]}, "seeds"),
     ({"seeds": 1}, "seeds"),

@@ -38,6 +38,15 @@ def test_bad_parameters_are_refused_by_name(load: Load, name: str, value: Any) -
     assert ask(host).json()["choices"][0]["text"] == "Hi."
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_names_that_no_system_has_are_refused(load: Load, path: str) -> None:
+    host = load([START, 1097, 47])
+    for state in ("a" * 100_000, "a\0b"):
+        body = {"prompt": "!"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "!"}]}
+        answer = host.client.post(path, json={**body, "max_tokens": 1, "state": state})
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "state"
+
+
 def test_api_3_lists_and_choices(load: Load) -> None:
     host = load([START, 1097, 47])
     answer = ask(host, prompt=["!", "a!", "!"], n=2).json()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from host.live import LiveHost
 from albatross_plugin import hooks
 from albatross_plugin.errors import RequestError
 from albatross_plugin.serving.languages import NAMES, detected, language
+from albatross_plugin.serving.translation import read_translation
 
 PATH = "/translate/v1/batch-translate"
 
@@ -95,6 +97,9 @@ def test_texts_without_anything_to_translate_come_back_empty(speaker: LiveHost) 
         ({"target_lang": "auto"}, "target_lang"),
         ({"source_lang": 5}, "source_lang"),
         ({"source_lang": "Klingon"}, "source_lang"),
+        ({"source_lang": "en-\ud800"}, "source_lang"),
+        ({"source_lang": "en-" + "x" * 1000}, "source_lang"),
+        ({"target_lang": "en-\0"}, "target_lang"),
         ({"temperature": 1}, "temperature"),
     ],
 )
@@ -104,6 +109,31 @@ def test_bad_calls_are_refused_by_the_name_of_the_member(speaker: LiveHost, body
     content = json.dumps({"source_lang": "en", "target_lang": "zh", "text_list": ["a"], **body})
     answer = speaker.client.post(PATH, content=content, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
+
+
+def test_blanks_cost_no_time_and_empty_lines_do_not_end_a_text() -> None:
+    from types import SimpleNamespace
+
+    prompts: list[str] = []
+    encode = lambda prompt: prompts.append(prompt) or [1]  # noqa: E731
+    texts = ["a" + " " * 1_000_000 + "b", "a" + " " * 500_000 + "\n" + " " * 500_000 + "b", " one \n two\t\n \r\n\n  three\n\nfour "]
+    asked = read_translation({"source_lang": "en", "target_lang": "ja", "text_list": texts})
+    began = time.perf_counter()
+    asked.call(SimpleNamespace(encode_prompt=encode, options=lambda *_, **__: None))  # type: ignore[arg-type]
+    assert time.perf_counter() - began < 5, "a minute, where each blank is tried for a start"
+    inner = "one \n two\nthree\nfour"
+    assert prompts == [f"English: {text}\n\nJapanese:" for text in (*texts[:2], inner)]
+
+
+def test_a_language_is_told_back_without_the_blanks_around_it(speaker: LiveHost) -> None:
+    answer = translate(speaker, source_lang=" en-GB" + " " * 10_000, text_list=["", ""])
+    assert answer == [{"detected_source_lang": "en-GB", "text": ""}] * 2
+
+
+def test_the_language_of_a_long_text_is_known_from_its_beginning() -> None:
+    began = time.perf_counter()
+    assert detected(" " * 1_000_000 + "天地玄黄" * 1_000_000) == "zh"
+    assert time.perf_counter() - began < 1
 
 
 def test_a_text_that_cannot_be_translated_is_no_translation(live: LiveHost, folder: Path) -> None:
