@@ -131,13 +131,16 @@ BAD = [
     event({"id": "0", "status": "done"}),
 ]
 BAD += [event({"id": 0, "status": "running", "delta": 5}), event({"id": 0, "status": "running", "delta": "x", "tokens": "many"})]
+BAD += [b'data: {"id": 0, "status": "running", "tokens": %s}\n\n' % tokens for tokens in (b'"5"', b"null", b"[5]", b"1.5", b"1e999", b"-1")]
+# Texts cannot be made of such an object.
+ODD = {"seed": {"toString": 1, "valueOf": 1}, "finish_reason": {"toString": 1, "valueOf": 1}}
 
 
 def test_ui_3_bad_events_are_counted_and_the_good_ones_count(blank: Page, server: FakeBatches) -> None:
     def script(_: FakeBatches, body: dict[str, Any]) -> Iterator[Step]:
         yield batch(body, "running")
         for bad in BAD:
-            yield bad + update(0, "running", ".", 1)
+            yield bad + event({"id": 0, "status": "running", "delta": ".", "tokens": 1, **ODD})
         yield update(0, "error", "", 9, error={"message": "too long", "code": "context_length_exceeded"})
         # What comes after an end is nothing.
         yield update(0, "running", "late", 99) + update(0, "done", "late", 99)

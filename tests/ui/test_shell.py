@@ -195,6 +195,7 @@ ODD = [
     ),
     (422, "application/json", '{"detail": [{"loc": ["body", "model"], "msg": "Field required"}]}', "model: Field required", None, None),
     (404, "application/json", '{"detail": "Not Found"}', "Not Found", None, None),
+    (422, "application/json", '{"detail": [{"loc": 5, "msg": "no"}, {"loc": "x", "msg": {"toString": 1}}, null, 7]}', "no", None, None),
     (429, "application/json", '{"error": "later"}', "later", None, 7),
     (502, "text/html", "<h1>Bad Gateway</h1>", "The server answered with status 502.", None, None),
     (500, "application/json", "[null]", "The server answered with status 500.", None, None),

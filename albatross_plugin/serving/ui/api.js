@@ -182,7 +182,13 @@ function reason(text) {
   const detail = body?.detail;
   if (typeof detail === "string") return { message: detail };
   if (!Array.isArray(detail)) return {};
-  return { message: detail.map((each) => [(each?.loc ?? []).slice(1).join("."), each?.msg].filter(Boolean).join(": ")).join("; ") };
+  return { message: detail.map(fault).filter(Boolean).join("; ") };
+}
+
+/** One entry of FastAPI's list: where, and what. */
+function fault(entry) {
+  const where = Array.isArray(entry?.loc) ? entry.loc.slice(1).filter((each) => ["string", "number"].includes(typeof each)).join(".") : "";
+  return [where, typeof entry?.msg === "string" ? entry.msg : ""].filter(Boolean).join(": ");
 }
 
 function seconds(value) {

@@ -169,12 +169,12 @@ export class BatchRun {
   #update(value) {
     const item = Number.isInteger(value.id) ? this.items[value.id] : undefined;
     const { status, delta = "", tokens = item?.tokens } = value;
-    if (!item || !STATES.includes(status) || typeof delta !== "string" || !(tokens >= 0)) return false;
+    if (!item || !STATES.includes(status) || typeof delta !== "string" || !Number.isInteger(tokens) || tokens < 0) return false;
     // What is final stays.
     if (item.final) return true;
     item.append(delta);
-    if (value.seed !== undefined) item.seed = value.seed;
-    item.finishReason = value.finish_reason ?? null;
+    if (Number.isInteger(value.seed)) item.seed = value.seed;
+    item.finishReason = typeof value.finish_reason === "string" ? value.finish_reason : null;
     this.#set(item, { status, tokens, error: status === "error" ? told(value.error) : null });
     return true;
   }
