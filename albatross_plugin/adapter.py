@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from albatross_plugin.completion import AlbatrossCompletion
 from albatross_plugin.config import EngineConfig
 from albatross_plugin.engine.core import AsyncEngineCore
+from albatross_plugin.engine.prefixes import KEPT_ROWS, LEAST_TOKENS
 from albatross_plugin.engine.request import Request, SamplingParams
 from albatross_plugin.engine.step import WorkerSpec
 from albatross_plugin.engine.tally import Tally
@@ -121,6 +122,7 @@ class AlbatrossRWKV:
                 token_limit=self.tokenizer.token_limit,
                 threads=self.config.cpu_threads,
                 pass_tokens=self.config.pass_budget,
+                kept=KEPT_ROWS,
                 state=self.config.state,
                 graphs=self.config.graphs,
                 options=options,
@@ -151,11 +153,13 @@ class AlbatrossRWKV:
         *,
         loop: asyncio.AbstractEventLoop | None,
         group: int | None = None,
+        shared: int = 0,
     ) -> AlbatrossCompletion:
         """Submit every (prompt, choice), all or nothing; ``index = prompt * n + choice``. Never blocks.
 
         ``prompts`` are lists of token ids. ``loop`` is where the completion will be read (None: synchronously).
-        ``group``: of ``new_group()``, where several submissions belong to one call and shall share its turns.
+        ``group``: of ``new_group()``, where several submissions belong to one call and shall share its turns. ``shared``: of the same, the
+        name of the one prompt that this submission has in common with others, so that it is fed once.
         Raises RequestError (400 bad ids or too long, 429 queue full, 503 going away).
         """
         self.check_room(len(prompts) * options.n)
@@ -168,15 +172,18 @@ class AlbatrossRWKV:
                 message = f"the prompt has {len(prompt)} tokens; at most {self.config.max_prompt_tokens} are accepted"
                 raise RequestError(message, param="prompt", code="context_length_exceeded")
             ids = tuple(prompt)
+            name = shared or (self.new_group() if options.n > 1 else 0)
+            # With another state file it is another beginning; a request that is open keeps its own file's tensors, and so their id.
+            key = (name, id(state[0]) if state else 0) if name and len(ids) >= LEAST_TOKENS else None
             for choice in range(options.n):
                 params = options.for_choice(choice)
-                requests.append(Request(self._core.next_request_id(), ids, params, group, options.priority, state))
+                requests.append(Request(self._core.next_request_id(), ids, params, group, options.priority, state, key))
         source = self._core.submit(requests, loop=loop)
         lengths = [len(request.prompt_ids) for request in requests]
         return AlbatrossCompletion(source, self.tokenizer.token_bytes, options.stops, [r.params for r in requests], lengths)
 
     def new_group(self) -> int:
-        """The name of one call in the queue, where calls are served in turn."""
+        """A name for one call in the queue, where calls are served in turn, or for one prompt."""
         return self._core.next_request_id()
 
     def places(self) -> int:

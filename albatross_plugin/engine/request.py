@@ -98,7 +98,8 @@ class Request:
 
     ``request_id`` is unique in the engine; ``group`` is shared by the requests of one HTTP call (fairness is
     between groups); a lower ``priority`` is served first. ``initial_state`` is an opaque start state for the
-    StatePool (None: zeros). ``prompt_ids`` holds at least one token id.
+    StatePool (None: zeros). ``prompt_ids`` holds at least one token id. Requests with the same ``shared``, other than None, have the same
+    prompt and start state, so that the prompt need be fed only once.
     """
 
     request_id: int
@@ -107,6 +108,7 @@ class Request:
     group: int = 0
     priority: int = 0
     initial_state: Any = None
+    shared: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:

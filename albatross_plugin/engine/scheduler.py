@@ -9,6 +9,7 @@ from albatross_plugin.config import EngineConfig
 from albatross_plugin.engine.group import DecodeGroup, slot_of
 from albatross_plugin.engine.masks import Masks
 from albatross_plugin.engine.messages import Event, Failed, Finished, PromptLogprobs, TokenLogprobs, Tokens
+from albatross_plugin.engine.prefixes import Prefix, Prefixes, kept_in
 from albatross_plugin.engine.request import FinishReason, Request
 from albatross_plugin.engine.sequence import Category, Sequence
 from albatross_plugin.engine.slots import Slots
@@ -21,7 +22,8 @@ class _Flight:
     """Who took part in a planned step. Results go to these objects, never to whoever holds the slot by then.
 
     Rows that are sampled: those of ``group``, then ``guided``, which decode under a grammar, then ``completed``, whose prompt ends in this
-    step. ``steady``: but for the guided rows nobody else took part, and it is nobody's last step.
+    step. ``steady``: but for the guided rows nobody else took part, and it is nobody's last step. ``kept``: shared prompts whose state is
+    kept after it, each with the row that fed it.
     """
 
     group: DecodeGroup
@@ -30,6 +32,7 @@ class _Flight:
     completed: list[Sequence]
     admitted: list[Sequence]
     steady: bool
+    kept: list[tuple[Prefix, Sequence]]
 
     @property
     def sampled(self) -> list[Sequence]:
@@ -55,16 +58,18 @@ class Scheduler:
     ``plan`` may be called again before earlier plans were applied: a row in flight is then continued from the
     token that the device still holds. A sequence is never planned past ``max_tokens``, and frees its slot as soon
     as its last token is planned; a stop that is seen late costs one token, which is dropped. A row under a grammar is planned only when its
-    last token is known and the mask for the next one is there; until then it sits the steps out. Every added request ends in exactly one
+    last token is known and the mask for the next one is there; until then it sits the steps out. Requests that share a prompt have it fed
+    by one of them, where a row is left to keep its state: ``kept`` is the number of these rows. Every added request ends in exactly one
     Finished or Failed among the events that the methods return.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, kept: int = 0) -> None:
         self._config = config
         self._waiting = WaitingQueue()
         self._slots = Slots(config.batch)
         self._open: dict[int, Sequence] = {}
         self._feeding: set[Sequence] = set()
+        self._prefixes = Prefixes(kept, self._feeding)
         self._joining: list[Sequence] = []
         self._guided: set[Sequence] = set()
         self._masks = Masks()
@@ -97,6 +102,7 @@ class Scheduler:
         assert request.request_id not in self._open, f"request {request.request_id} was added twice"
         sequence = Sequence(request)
         self._open[request.request_id] = sequence
+        self._prefixes.add(sequence)
         self._waiting.add(sequence)
 
     def abort(self, request_ids: Iterable[int]) -> list[Event]:
@@ -110,6 +116,7 @@ class Scheduler:
         guided = self._with_masks() if self._guided else []
         decoding = bool(group.sequences or guided)
         admitted = self._admit(self._config.admissions_per_step if decoding else self._slots.free) if self._waiting else []
+        copies = self._prefixes.copies()
         chosen = self._choose_chunks(decoding)
         if not decoding and not chosen:
             # With nothing else to do, masks that are worked out aside are what is missing.
@@ -118,15 +125,18 @@ class Scheduler:
         admissions: list[Admission] = [Admission(slot_of(s), s.request) for s in admitted] if admitted else []
         chunks: list[Chunk] = []
         completed: list[Sequence] = []
+        kept: list[tuple[Prefix, Sequence]] = []
         if chosen:
             chunks = [Chunk(slot_of(s), s.feed(count, self._step), s.remaining == 0) for s, count in chosen]
             completed = [sequence for sequence, _ in chosen if sequence.remaining == 0]
+            kept = self._prefixes.fed([sequence for sequence, _ in chosen])
         others = guided + completed if guided else completed
         allowed = {slot_of(s): s.mask for s in others if s.mask is not None} if others else None
-        plan = StepPlan(self._step, admissions, decode, chunks, allowed)
+        keep = [kept_in(prefix, sequence) for prefix, sequence in kept] if kept else []
+        plan = StepPlan(self._step, admissions, decode, chunks, allowed, copies, keep)
         last = self._count_planned(group, others)
         fed = [sequence for sequence, _ in chosen] if chosen else []
-        self._flights[self._step] = _Flight(group, guided, fed, completed, admitted, not (chosen or admitted or last))
+        self._flights[self._step] = _Flight(group, guided, fed, completed, admitted, not (chosen or admitted or last), kept)
         self._step += 1
         return plan
 
@@ -177,7 +187,7 @@ class Scheduler:
             sequence.last_fed = self._step
             if sequence.request.params.grammar is not None:
                 sequence.matcher, sequence.mask = sequence.request.params.grammar.start()
-            self._feeding.add(sequence)
+            self._prefixes.admit(sequence)
             admitted.append(sequence)
         return admitted
 
@@ -199,7 +209,7 @@ class Scheduler:
         for sequence in sorted(self._feeding, key=slot_of):
             category = sequence.category(decoding, due, self._config.min_forward_seq_len)
             if category in (Category.ONE_PREFILL, Category.SEQ_PREFILL):
-                want = 1 if category is Category.ONE_PREFILL else min(sequence.remaining, limit)
+                want = 1 if category is Category.ONE_PREFILL else min(self._prefixes.ahead(sequence), limit)
                 wants.append((category, want, sequence))
         if len(wants) > budget:
             wants = sorted(wants, key=lambda item: item[2].last_fed)[:budget]
@@ -229,6 +239,11 @@ class Scheduler:
         flight.group.settle_applied()
         events: list[Event] = []
         ends: list[Event] = []
+        for prefix, sequence in flight.kept:
+            if slot_of(sequence) in result.failures:
+                ends += self._lose(prefix, result.failures[slot_of(sequence)])
+            else:
+                self._prefixes.confirm(prefix)
         if result.failures:
             rows = flight.rows()
             ends += [
@@ -278,7 +293,14 @@ class Scheduler:
         """A step could not be run: its requests fail (500), nobody else does."""
         flight = self._flights.pop(plan.step)
         concerned = dict.fromkeys([*flight.rows().values(), *flight.admitted])
-        return [self._fail(sequence, message, 500) for sequence in concerned if not sequence.ended]
+        events = [self._fail(sequence, message, 500) for sequence in concerned if not sequence.ended]
+        for prefix, _ in flight.kept:
+            events += self._lose(prefix, message)
+        return events
+
+    def _lose(self, prefix: Prefix, message: str) -> list[Event]:
+        """A state that should have been kept is not there: whoever got it already fails with the one who fed it."""
+        return [self._fail(sequence, message, 500) for sequence in self._prefixes.lose(prefix)]
 
     def fail_all(self, message: str, status: int = 503) -> list[Event]:
         """End every request, waiting or running; steps in flight are forgotten."""
@@ -298,6 +320,7 @@ class Scheduler:
         self._applying.settle_applied()
         sequence.ended = True
         del self._open[sequence.request.request_id]
+        self._prefixes.end(sequence)
         if sequence.slot is None:
             self._waiting.remove(sequence)
             return

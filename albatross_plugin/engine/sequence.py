@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from albatross_plugin.engine.grammar import Matcher
 from albatross_plugin.engine.messages import TokenLogprobs
 from albatross_plugin.engine.request import FinishReason, Request
+
+if TYPE_CHECKING:
+    from albatross_plugin.engine.prefixes import Prefix
 
 
 class Category(IntEnum):
@@ -27,11 +31,12 @@ class Sequence:
     came back, the end token included. ``last_fed``: the step that last fed the prompt. ``slot`` is None outside one, and
     ``released`` says that the slot was given back before the end, since no further step needs it. ``matcher``: where
     the text is in its grammar, from the moment it has a slot, and ``mask``: which tokens may come next, where that is known.
+    ``prefix``: the prompt that it shares with others; ``waits``: another one feeds that.
     """
 
     __slots__ = (
-        "ended", "fed", "last_fed", "mask", "matcher", "max_tokens", "planned", "prompt_entries", "released", "request", "sampled",
-        "slot", "stops",
+        "ended", "fed", "last_fed", "mask", "matcher", "max_tokens", "planned", "prefix", "prompt_entries", "released", "request",
+        "sampled", "slot", "stops", "waits",
     )  # fmt: skip
 
     def __init__(self, request: Request) -> None:
@@ -48,6 +53,8 @@ class Sequence:
         self.prompt_entries: list[TokenLogprobs] = []
         self.matcher: Matcher | None = None
         self.mask: bytes | None = None
+        self.prefix: Prefix | None = None
+        self.waits = False
 
     @property
     def remaining(self) -> int:
@@ -65,6 +72,8 @@ class Sequence:
             return Category.FINISHED
         if self.remaining == 0:
             return Category.DECODE
+        if self.waits:
+            return Category.SUSPENDED
         if not decoding:
             return Category.SEQ_PREFILL
         if self.remaining < min_forward_seq_len:

@@ -27,6 +27,21 @@ class Chunk:
     final: bool
 
 
+class Kept(NamedTuple):
+    """The state of ``slot`` and the one that is kept in ``row``, which is counted from 0 beyond the executor's own rows."""
+
+    row: int
+    slot: int
+
+
+def by_row(copies: Sequence[Kept]) -> list[tuple[int, list[int]]]:
+    """Each kept row with the slots that get its state."""
+    slots: dict[int, list[int]] = {}
+    for row, slot in copies:
+        slots.setdefault(row, []).append(slot)
+    return list(slots.items())
+
+
 @dataclass(frozen=True)
 class StepPlan:
     """One packed pass. ``decode`` slots take as input the token sampled for them last, which the executor keeps.
@@ -34,6 +49,7 @@ class StepPlan:
     Rows are in the order decode, then prefill. While the same rows go on decoding, ``decode`` is the same list object from step to step
     (``plan.decode is previous.decode``), so that an executor may keep what it made of it; nobody may change that list. ``allowed`` is
     None or maps a slot to its bitmask of allowed tokens, ``int32 [ceil(V / 32)]`` as bytes: token i is bit ``i % 32`` of word ``i // 32``.
+    ``copy``: slots that get a kept state after the admissions and before the pass; ``keep``: slots whose state is kept after the pass.
     """
 
     step: int
@@ -41,6 +57,8 @@ class StepPlan:
     decode: list[int] = field(default_factory=list)
     prefill: list[Chunk] = field(default_factory=list)
     allowed: dict[int, bytes] | None = None
+    copy: list[Kept] = field(default_factory=list)
+    keep: list[Kept] = field(default_factory=list)
 
     @property
     def sampled(self) -> list[int]:
@@ -70,6 +88,7 @@ class WorkerSpec:
 
     ``rows`` is the number of state rows, one more than the requests that run at once: the last is scratch.
     ``token_limit``: only ids below it may be produced (the vocabulary file's end, or the model's).
+    ``kept``: state rows beyond those, in which states are kept for a while.
     ``pass_tokens``: most tokens of one pass (prompt chunks and decoding rows together). ``state`` is "auto", "fp16" or
     "fp32", ``graphs`` whether whole steps may be captured: both are for a card alone.
     ``options`` is for executors outside the product (tests).
@@ -83,6 +102,7 @@ class WorkerSpec:
     token_limit: int
     threads: int
     pass_tokens: int = 4096
+    kept: int = 0
     state: str = "auto"
     graphs: bool = True
     options: dict[str, Any] = field(default_factory=dict)

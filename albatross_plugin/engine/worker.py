@@ -105,7 +105,7 @@ class Worker:
             self._emit([LoadFailed(str(error) if expected else describe(error))])
             return None
         # Not before: the executor is the one that refuses a batch for which there is no memory.
-        self._scheduler = Scheduler(self._config)
+        self._scheduler = Scheduler(self._config, self._spec.kept)
         self._emit([Loaded(executor.info)])
         return executor
 

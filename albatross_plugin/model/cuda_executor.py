@@ -13,7 +13,7 @@ from torch import Tensor
 
 from albatross_plugin.engine.messages import ModelInfo, TokenLogprobs
 from albatross_plugin.engine.request import MAX_LOGPROBS, Request
-from albatross_plugin.engine.step import Memory, StepPlan, StepResult, WorkerSpec
+from albatross_plugin.engine.step import Kept, Memory, StepPlan, StepResult, WorkerSpec, by_row
 from albatross_plugin.errors import CheckpointError, DeviceError, DeviceLostError, RequestError
 from albatross_plugin.model.archive import Checksums
 from albatross_plugin.model.arena import Arena, Views
@@ -71,7 +71,7 @@ class CudaExecutor:
         # What an earlier load left in torch's keeping counts as free.
         give_back()
         free, _ = torch.cuda.mem_get_info(self._device)
-        check_fits(sizes, weight_bytes(tensors), spec.rows - 1, spec.pass_tokens, recurrent, spec.graphs, free)
+        check_fits(sizes, weight_bytes(tensors), spec.rows - 1, spec.pass_tokens, recurrent, spec.graphs, free, spec.kept)
         self._stream = torch.cuda.Stream(self._device)
         self._batch = spec.rows - 1
         self._limit = min(spec.token_limit, sizes.vocab_size)
@@ -100,7 +100,7 @@ class CudaExecutor:
         with Checksums(spec.model_path, lambda: progress(file_bytes, file_bytes)):
             weights = load_cuda_weights(sizes, tensors, self._device, progress)
         tensors.clear()
-        self._pool = StatePool(sizes, spec.rows, self._device, torch.float16, recurrent)
+        self._pool = StatePool(sizes, spec.rows, self._device, torch.float16, recurrent, spec.kept)
         self._sampler = CudaSampler(spec.rows, sizes.vocab_size, spec.token_limit, self._device)
         longest = pass_sizes(spec.pass_tokens + spec.rows)[-1]
         arena = Arena(weights, longest, spec.rows, self._device)
@@ -113,7 +113,7 @@ class CudaExecutor:
         self._turn = 0
         # Reported again between sizes, so that a load that is called off ends there too.
         self._steps.prepare(spec.graphs, lambda: progress(file_bytes, file_bytes))
-        rehearse(self, self._batch, spec.pass_tokens, sizes.vocab_size, self._pool.read(0))
+        rehearse(self, self._batch, spec.pass_tokens, sizes.vocab_size, self._pool.read(0), spec.kept)
         self._requests.clear()
         self._fed.clear()
         return weights.bytes
@@ -140,6 +140,8 @@ class CudaExecutor:
         with torch.cuda.stream(self._stream):
             if plan.admit:
                 self._admit([(admission.slot, admission.request) for admission in plan.admit])
+            if plan.copy:
+                self._restore(plan.copy)
             if not plan.decode and not plan.prefill:
                 return _Ticket(plan.step, (), None, None, None, {}, {})
             if plan.allowed:
@@ -149,6 +151,8 @@ class CudaExecutor:
                 prompt_logprobs = self._mixed_step(plan)
             else:
                 self._steps.decode(plan.decode)
+            for kept in plan.keep:
+                self._pool.keep(kept.slot, kept.row)
             sampled = plan.sampled
             failures = {slot: self._broken[slot] for slot in plan.slots if slot in self._broken} if self._broken else {}
             results, tops, ready = self._fetch(sampled)
@@ -204,6 +208,12 @@ class CudaExecutor:
                     # Only this request ends; the step that admits it carries others.
                     self._broken[slot] = str(error)
         self._sampler.admit_many(admissions)
+
+    def _restore(self, copies: Sequence[Kept]) -> None:
+        for row, slots in by_row(copies):
+            self._pool.restore(row, upload(slots, self._device).long())
+            for slot in slots:
+                self._fed[slot] = len(self._requests[slot].prompt_ids) - 1
 
     def _mixed_step(self, plan: StepPlan) -> dict[int, list[TokenLogprobs]]:
         """Decoding rows and pieces of prompts in one ragged pass."""

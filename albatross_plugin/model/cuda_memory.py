@@ -33,27 +33,32 @@ class Need:
     total: int
 
 
-def need(spec: ModelSpec, weights: int, batch: int, pass_tokens: int, recurrent: torch.dtype, graphs: bool) -> Need:
-    """What ``batch`` slots of this model need; ``weights`` bytes of weights, passes of ``pass_tokens`` prompt tokens."""
+def need(spec: ModelSpec, weights: int, batch: int, pass_tokens: int, recurrent: torch.dtype, graphs: bool, kept: int = 0) -> Need:
+    """What ``batch`` slots of this model need; ``weights`` bytes of weights, passes of ``pass_tokens`` prompt tokens, ``kept`` states."""
     rows = batch + 1
     slot = state_bytes(spec, torch.float16, recurrent) + sampler_bytes(1, spec.vocab_size)
     sizes = pass_sizes(min(pass_tokens + rows, _MOST))
     working = arena_bytes(spec, max(sizes[-1], pass_tokens + rows), rows)
     captured = _GRAPH_BYTES * (len(bucket_sizes(min(batch, _MOST))) + len(sizes)) if graphs else 0
-    return Need(weights, slot, weights + rows * slot + working + captured + _RESERVE)
+    return Need(weights, slot, weights + rows * slot + kept * state_bytes(spec, torch.float16, recurrent) + working + captured + _RESERVE)
 
 
-def check_fits(spec: ModelSpec, weights: int, batch: int, pass_tokens: int, recurrent: torch.dtype, graphs: bool, free: int) -> Need:
+def check_fits(
+    spec: ModelSpec, weights: int, batch: int, pass_tokens: int, recurrent: torch.dtype, graphs: bool, free: int, kept: int = 0
+) -> Need:
     """Raise DeviceError, naming the largest batch that fits, when ``free`` bytes are not enough."""
-    asked = need(spec, weights, batch, pass_tokens, recurrent, graphs)
-    if asked.total <= free:
-        return asked
+
+    def needed(count: int) -> Need:
+        return need(spec, weights, count, pass_tokens, recurrent, graphs, kept)
 
     def fits(count: int) -> bool:
-        return need(spec, weights, count, pass_tokens, recurrent, graphs).total <= free
+        return needed(count).total <= free
 
+    asked = needed(batch)
+    if asked.total <= free:
+        return asked
     if not fits(1):
-        one = need(spec, weights, 1, pass_tokens, recurrent, graphs)
+        one = needed(1)
         raise DeviceError(
             f"{spec.name} needs {_gib(one.total)} of memory on the card ({NO_CARD_MEMORY}): {_gib(weights)} for its weights, "
             f"and {_gib(free)} is free. "

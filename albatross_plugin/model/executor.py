@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from albatross_plugin.engine.messages import ModelInfo, TokenLogprobs
 from albatross_plugin.engine.request import Request
-from albatross_plugin.engine.step import Memory, StepPlan, StepResult, WorkerSpec
+from albatross_plugin.engine.step import Kept, Memory, StepPlan, StepResult, WorkerSpec, by_row
 from albatross_plugin.errors import NO_CARD_MEMORY, NO_MEMORY, DeviceError, RequestError
 from albatross_plugin.model.batch import PackedBatch, pack, time_major
 from albatross_plugin.model.rwkv7 import RWKV7
@@ -55,13 +55,13 @@ class TorchExecutor:
             dtype = weight_dtype(self._device)
 
             def fits(sizes: ModelSpec, to_load: int) -> None:
-                _check_memory(sizes, spec.rows, self._device, dtype, to_load)
+                _check_memory(sizes, spec.rows, spec.kept, self._device, dtype, to_load)
 
             weights = shared_weights(spec.model_path, self._device, spec.token_limit, progress, fits)
             sizes = weights.spec
             self._model = RWKV7(weights)
             self._ops = weights.ops
-            self._pool = StatePool(sizes, spec.rows, self._device, dtype)
+            self._pool = StatePool(sizes, spec.rows, self._device, dtype, kept=spec.kept)
             self._sampler = Sampler(spec.rows, sizes.vocab_size, spec.token_limit, self._device)
             self._last = torch.zeros(spec.rows, dtype=torch.int64, device=self._device)
         self._requests: dict[int, Request] = {}
@@ -81,6 +81,8 @@ class TorchExecutor:
         """Run the step; on a GPU its kernels are queued, and ``collect`` waits for the tokens."""
         for admission in plan.admit:
             self._admit(admission.slot, admission.request)
+        if plan.copy:
+            self._restore(plan.copy)
         if not plan.slots:
             nothing = Sampled(torch.zeros(0, dtype=torch.int64), {}, {})
             return _Ticket(plan.step, nothing, [], {}, {})
@@ -89,6 +91,8 @@ class TorchExecutor:
         prompt_logprobs = self._prompt_logprobs(plan, batch, hidden)
         for chunk in plan.prefill:
             self._fed[chunk.slot] += len(chunk.token_ids)
+        for kept in plan.keep:
+            self._pool.keep(kept.slot, kept.row)
         sampled, order = self._sample(plan, batch, hidden)
         failures = {slot: self._broken[slot] for slot in plan.slots if slot in self._broken}
         return _Ticket(plan.step, sampled, order, failures, prompt_logprobs)
@@ -147,6 +151,12 @@ class TorchExecutor:
             self._broken[slot] = str(error)
         self._sampler.admit(slot, request)
 
+    def _restore(self, copies: Sequence[Kept]) -> None:
+        for row, slots in by_row(copies):
+            self._pool.restore(row, torch.tensor(slots, dtype=torch.int64, device=self._device))
+            for slot in slots:
+                self._fed[slot] = len(self._requests[slot].prompt_ids) - 1
+
     def _pack(self, plan: StepPlan) -> tuple[PackedBatch, Tensor]:
         lengths = [1] * len(plan.decode) + [len(chunk.token_ids) for chunk in plan.prefill]
         batch = pack(plan.slots, lengths, self._device, self._block_rows, self._ops.minimum_rows)
@@ -193,14 +203,14 @@ class TorchExecutor:
         return result
 
 
-def _check_memory(spec: ModelSpec, rows: int, device: torch.device, dtype: torch.dtype, to_load: int) -> None:
+def _check_memory(spec: ModelSpec, rows: int, kept: int, device: torch.device, dtype: torch.dtype, to_load: int) -> None:
     """Refuse more slots than fit beside ``to_load`` bytes of weights, before anything is allocated, and say how many would."""
     per_slot = state_bytes(spec, dtype) + _TABLE_BYTES_PER_TOKEN * spec.vocab_size
     free = _free_bytes(device)
-    if free is None or to_load + rows * per_slot <= free:
+    if free is None or to_load + (rows + kept) * per_slot <= free:
         return
-    fits = max(0, (free - to_load) // per_slot - 1)
-    need = f"batch={rows - 1} needs {_gib(rows * per_slot)} GiB for its states"
+    fits = max(0, (free - to_load) // per_slot - 1 - kept)
+    need = f"batch={rows - 1} needs {_gib((rows + kept) * per_slot)} GiB for its states"
     if to_load:
         need += f" beside {_gib(to_load)} GiB of weights"
     where = NO_CARD_MEMORY if device.type == "cuda" else NO_MEMORY

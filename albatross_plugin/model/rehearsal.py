@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 from albatross_plugin.engine.request import MAX_LOGPROBS, Request, SamplingParams
-from albatross_plugin.engine.step import Admission, Chunk, Executor, StepPlan
+from albatross_plugin.engine.step import Admission, Chunk, Executor, Kept, StepPlan
 
 # torch chooses other code for more than 16 rows than for few.
 _MANY = 17
@@ -21,23 +21,29 @@ _KINDS = (
 )
 
 
-def rehearse(executor: Executor, batch: int, pass_tokens: int, vocab_size: int, initial_state: Any = None) -> None:
+def rehearse(executor: Executor, batch: int, pass_tokens: int, vocab_size: int, initial_state: Any = None, kept: int = 0) -> None:
     """Run all kinds of steps with made-up requests on ``executor``, whose ``batch`` slots are free, and drop what they give.
 
     The driver brings code to the card when it is first called for, and torch has it unpacked then, which takes tens of milliseconds that
     every running stream would wait for. ``pass_tokens``: most tokens of a pass. ``initial_state``: a start state as requests carry it.
+    ``kept``: how many states can be kept.
     The slots are as free afterwards as before: who gets one is admitted, which writes all of it anew.
     """
-    for plan in _plans(min(batch, _MANY, max(1, pass_tokens // len(_PROMPT))), vocab_size, initial_state):
+    for plan in _plans(min(batch, _MANY, max(1, pass_tokens // len(_PROMPT))), vocab_size, initial_state, kept):
         executor.collect(executor.launch(plan))
 
 
-def _plans(slots: int, vocab_size: int, initial_state: Any) -> Iterator[StepPlan]:
+def _plans(slots: int, vocab_size: int, initial_state: Any, kept: int) -> Iterator[StepPlan]:
     steps = count()
     many = list(range(slots))
     yield StepPlan(next(steps), _admit(many, _KINDS[0]), [], [Chunk(slot, _PROMPT, True) for slot in many])
     yield StepPlan(next(steps), [], many)
     others = many[1:]
+    if kept:
+        yield StepPlan(next(steps), _admit([0], _KINDS[0]), [], [Chunk(0, _PROMPT[:-1], False)], keep=[Kept(0, 0)])
+        for slots_of in ([0], many):
+            chunks = [Chunk(slot, _PROMPT[-1:], True) for slot in slots_of]
+            yield StepPlan(next(steps), _admit(slots_of, _KINDS[0]), [], chunks, copy=[Kept(0, slot) for slot in slots_of])
     mask = {0: bytes([255]) * (4 * -(-vocab_size // 32))}
     for params in _KINDS:
         yield StepPlan(next(steps), _admit([0], params, initial_state), others, [Chunk(0, _PROMPT[:2], False)])

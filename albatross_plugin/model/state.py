@@ -23,21 +23,27 @@ def state_bytes(spec: ModelSpec, dtype: torch.dtype, recurrent: torch.dtype = to
 
 
 class StatePool:
-    """``rows`` states; row ``rows - 1`` is scratch, for padded rows of a captured batch.
+    """``rows`` states; row ``rows - 1`` is scratch, for padded rows of a captured batch. ``kept`` more follow, which no pass touches.
 
-    att_shift, ffn_shift [L, rows, C] of the weights' type: the last normalised input of either mix.
-    wkv [L, rows, H, 64, 64] of type ``recurrent``: value x key, so that y = S r.
+    att_shift, ffn_shift [L, rows + kept, C] of the weights' type: the last normalised input of either mix.
+    wkv [L, rows + kept, H, 64, 64] of type ``recurrent``: value x key, so that y = S r.
     """
 
     def __init__(
-        self, spec: ModelSpec, rows: int, device: torch.device, dtype: torch.dtype, recurrent: torch.dtype = torch.float32
+        self,
+        spec: ModelSpec,
+        rows: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        recurrent: torch.dtype = torch.float32,
+        kept: int = 0,
     ) -> None:
         self.spec = spec
         self.rows = rows
-        shift = (spec.n_layer, rows, spec.n_embd)
+        shift = (spec.n_layer, rows + kept, spec.n_embd)
         self.att_shift = torch.zeros(shift, device=device, dtype=dtype)
         self.ffn_shift = torch.zeros(shift, device=device, dtype=dtype)
-        self.wkv = torch.zeros((spec.n_layer, rows, spec.n_head, HEAD_SIZE, HEAD_SIZE), device=device, dtype=recurrent)
+        self.wkv = torch.zeros((spec.n_layer, rows + kept, spec.n_head, HEAD_SIZE, HEAD_SIZE), device=device, dtype=recurrent)
 
     @property
     def memory_bytes(self) -> int:
@@ -52,6 +58,18 @@ class StatePool:
         """The same for ``slots`` int64 [n] on the pool's device, in three launches."""
         for tensor in (self.att_shift, self.ffn_shift, self.wkv):
             tensor.index_fill_(1, slots, 0)
+
+    def keep(self, slot: int, row: int) -> None:
+        """Copy the state of ``slot`` into the kept ``row``, counted from 0."""
+        for tensor in (self.att_shift, self.ffn_shift, self.wkv):
+            tensor[:, self.rows + row].copy_(tensor[:, slot])
+
+    def restore(self, row: int, slots: Tensor) -> None:
+        """Copy the kept state of ``row`` into ``slots`` int64 [n] on the pool's device, in a few launches however many they are."""
+        for tensor in (self.att_shift, self.ffn_shift, self.wkv):
+            # A copy of its own: the source must not overlap what is written.
+            source = tensor[:, self.rows + row].clone().unsqueeze(1)
+            tensor.index_copy_(1, slots, source.expand(-1, len(slots), *source.shape[2:]))
 
     def load(self, slot: int, initial_state: Any) -> None:
         """Start ``slot`` from ``initial_state``, in the form that hosts keep state files in and PyPI's rwkv package takes:

@@ -102,6 +102,8 @@ class FakeExecutor:
         self._options = options
         self._stage = STAGES.get(options.get("stage", ""))
         self._rows: dict[int, _Row] = {}
+        self._kept: dict[int, tuple[int, ...]] = {}
+        self.kept = spec.kept
         self._next = 0
         self._open = 0
         if options.get("only", spec.worker) == spec.worker:
@@ -159,6 +161,12 @@ class FakeExecutor:
     def _run(self, plan: StepPlan) -> StepResult:
         for admission in plan.admit:
             self._rows[admission.slot] = _Row(admission.request)
+        for kept, slot in plan.copy:
+            row = self._row(slot)
+            fed = self._kept.get(kept)
+            _demand(fed is not None and fed == row.request.prompt_ids[:-1], "the state of another prompt was copied")
+            _demand(row.fed == 0 and not row.tokens, "a state was copied over one that is in use")
+            row.fed = len(row.request.prompt_ids) - 1
         result = StepResult(plan.step, [], {}, {}, {})
         for slot in plan.decode:
             row = self._row(slot)
@@ -178,6 +186,11 @@ class FakeExecutor:
             row.fed = after
             if chunk.final:
                 self._sample(chunk.slot, row, result, plan.allowed)
+        for kept, slot in plan.keep:
+            row = self._row(slot)
+            _demand(0 <= kept < self.kept, "there is no such row to keep a state in")
+            _demand(not row.tokens, "a state was kept after its prompt")
+            self._kept[kept] = row.request.prompt_ids[: row.fed]
         return result
 
     def _bound(self, slot: int) -> bool:
@@ -228,5 +241,5 @@ def _demand(condition: bool, message: str) -> None:
 def make_request(number: int, prompt: int | tuple[int, ...] = 5, max_tokens: int = 4, **more: Any) -> Request:
     """``prompt``: the tokens, or how many of them. ``more``: fields of Request, the others of SamplingParams."""
     ids = tuple(number * 17 % 900 + 1 + i for i in range(prompt)) if isinstance(prompt, int) else prompt
-    of_request = {key: more.pop(key) for key in ("group", "priority", "initial_state") if key in more}
+    of_request = {key: more.pop(key) for key in ("group", "priority", "initial_state", "shared") if key in more}
     return Request(number, ids, SamplingParams(max_tokens=max_tokens, **more), **of_request)

@@ -26,7 +26,11 @@ def make_config(**values: Any) -> EngineConfig:
 
 
 def make_specs(config: EngineConfig, **options: Any) -> list[WorkerSpec]:
-    return [WorkerSpec(NAME, "fake.pth", config.device, k, config.batch + 1, 65530, 1, options=options) for k in range(config.workers)]
+    kept = options.pop("kept", 0)
+    return [
+        WorkerSpec(NAME, "fake.pth", config.device, k, config.batch + 1, 65530, 1, kept=kept, options=options)
+        for k in range(config.workers)
+    ]
 
 
 @contextmanager

@@ -31,8 +31,9 @@ class SchedulerLife(RuleBasedStateMachine):
         shortest=st.integers(1, 5),
         admissions=st.integers(0, 2),
         depth=st.integers(1, 2),
+        kept=st.integers(0, 2),
     )
-    def begin(self, batch: int, chunk: int, budget: int, ratio: int, shortest: int, admissions: int, depth: int) -> None:
+    def begin(self, batch: int, chunk: int, budget: int, ratio: int, shortest: int, admissions: int, depth: int, kept: int) -> None:
         self.config: EngineConfig = make_config(
             batch=batch,
             prefill_chunk=chunk,
@@ -42,8 +43,8 @@ class SchedulerLife(RuleBasedStateMachine):
             max_prefill_count=admissions,
         )
         self.depth = depth
-        self.executor = FakeExecutor(make_specs(self.config, depth=depth)[0], lambda loaded, total: None)
-        self.scheduler = Scheduler(self.config)
+        self.executor = FakeExecutor(make_specs(self.config, depth=depth, kept=kept)[0], lambda loaded, total: None)
+        self.scheduler = Scheduler(self.config, kept)
         self.flying: deque[tuple[StepPlan, Any]] = deque()
         self.requests: dict[int, Request] = {}
         self.tokens: dict[int, list[int]] = {}
@@ -58,12 +59,18 @@ class SchedulerLife(RuleBasedStateMachine):
         last=st.integers(0, 20),
         bound=st.integers(-7, 7),
         slow=st.booleans(),
+        shared=st.integers(0, 5),
     )
-    def add(self, length: int, tokens: int, priority: int, group: int, last: int, bound: int, slow: bool) -> None:
+    def add(self, length: int, tokens: int, priority: int, group: int, last: int, bound: int, slow: bool, shared: int) -> None:
         number = len(self.requests) + 1
         prompt = (*range(number, number + length - 1), {1: END_AT + 1, 2: END_AT, 3: POISON_AT + 1}.get(last, 500 + number))
+        if shared:
+            # Prompts that have their tokens to themselves; the fourth fails at its second token.
+            prompt = (*range(7000 + 100 * shared, 7000 + 100 * shared + 4 * shared), POISON_AT + 1 if shared == 4 else 900 + shared)
         grammar = FakeGrammar(bound, dead_end=bound - 3, slow=slow) if bound > 0 else None
-        request = make_request(number, prompt, tokens, priority=priority, group=group, grammar=grammar)
+        request = make_request(
+            number, prompt, tokens, priority=priority, group=group, grammar=grammar, shared=(shared, 0) if shared else None
+        )
         self.requests[number] = request
         self.tokens[number] = []
         self.scheduler.add(request)
