@@ -18,6 +18,7 @@ if not torch.cuda.is_available():
     pytest.skip("no CUDA device here", allow_module_level=True)
 
 from gpu.card import generate, greedy, worker_spec
+from model import kept_states
 
 from albatross_plugin.adapter import AlbatrossRWKV
 from albatross_plugin.engine.request import Request, SamplingParams
@@ -146,3 +147,13 @@ def test_lod_2_a_small_vocabulary_is_refused(tmp_path: Path) -> None:
     path = tiny.write(tmp_path / "small.pth", tiny.random_checkpoint(2, 128, vocab=50304))
     with pytest.raises(EngineInitError, match="50304 rows"):
         AlbatrossRWKV(str(path), 1, 4, device="cuda")
+
+
+def test_a_state_that_is_kept_is_copied_to_whoever_shares_the_prompt(tmp_path: Path) -> None:
+    path = tiny.write(tmp_path / "random.pth", tiny.random_checkpoint(3, 256))
+    executor = CudaExecutor(worker_spec(path, 6, kept=2), nothing)
+    try:
+        said = kept_states.check(executor, tuple(range(100, 140)), greedy(), 2)
+    finally:
+        executor.close()
+    assert said[0] == said[1] == said[2] == said[3] and said[5] == said[0][:3]

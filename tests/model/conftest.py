@@ -59,8 +59,8 @@ def prompts() -> list[list[int]]:
 def executor() -> Iterator[Callable[..., TorchExecutor]]:
     made: list[TorchExecutor] = []
 
-    def make(path: Path, rows: int = 9, threads: int = 1, limit: int = TOKEN_LIMIT) -> TorchExecutor:
-        spec = WorkerSpec("albatross_plugin.model.executor:TorchExecutor", str(path), "cpu", 0, rows, limit, threads)
+    def make(path: Path, rows: int = 9, threads: int = 1, limit: int = TOKEN_LIMIT, kept: int = 0) -> TorchExecutor:
+        spec = WorkerSpec("albatross_plugin.model.executor:TorchExecutor", str(path), "cpu", 0, rows, limit, threads, kept=kept)
         made.append(TorchExecutor(spec, lambda loaded, total: None))
         return made[-1]
 

@@ -10,6 +10,7 @@ import pytest
 import tiny
 import torch
 from gpu.card import generate, greedy, worker_spec
+from model import kept_states
 from model.plans import LENGTHS, SCRIPT, VOCAB, ask, assert_close, assert_equal, prompt, slot_state, start
 from model.pretended_card import Card, pretend
 
@@ -216,3 +217,9 @@ def test_seeds_repeat_whoever_sits_beside_them(random_model: Path, make: Make, d
     alone = drive(executor, [request(0, 11)], 12).tokens[0]
     many = drive(executor, [request(i, seed) for i, seed in enumerate((5, 11, 6, -3, 11, 11 + (1 << 40)))], 12, chunk=4).tokens
     assert many[1] == many[4] == alone and len(set(map(tuple, many))) == 5
+
+
+def test_a_state_that_is_kept_is_copied_to_whoever_shares_the_prompt(random_model: Path, make: Make) -> None:
+    executor = make(random_model, 6, kept=2)
+    said = kept_states.check(executor, prompt(40), greedy())
+    assert said[0] == said[1] == said[2] == said[3] and said[5] == said[0][: len(said[5])] and len(said[5]) == 5

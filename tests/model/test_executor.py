@@ -13,6 +13,7 @@ import psutil
 import pytest
 import tiny
 import torch
+from model import kept_states
 
 from albatross_plugin.adapter import AlbatrossRWKV
 from albatross_plugin.engine.request import Request, SamplingParams
@@ -145,3 +146,11 @@ def test_a_packed_batch_links_every_token_with_its_predecessor(slots, lengths):
     covered = [(start, stop) for block in batch.blocks for start, stop in block.spans(batch.offsets)]
     assert sorted(position for start, stop in covered for position in range(start, stop)) == list(range(batch.tokens))
     assert all(block.rows <= 2 for block in batch.blocks)
+
+
+def test_a_state_that_is_kept_is_copied_to_whoever_shares_the_prompt(f1, executor, greedy):
+    prompt = tuple(range(100, 140))
+    engine = executor(f1, rows=7, kept=2)
+    said = kept_states.check(engine, prompt, GREEDY)
+    alone = greedy(engine, [list(prompt)], count=6)[0]
+    assert [tokens[:6] for tokens in said] == [alone, alone, alone, alone, [], alone[: len(said[5])]]
