@@ -224,6 +224,23 @@ def batch(server: Served, _: Models) -> None:
     assert code.status_code == 200 and code.headers["content-type"].startswith("text/javascript"), code.headers
 
 
+def other_sites(server: Served, _: Models) -> None:
+    """pages of other sites"""
+    for path, body in (
+        (BATCHES, {"prompt": "Hello", **GREEDY}),
+        ("/translate/v1/batch-translate", {"target_lang": "en", "text_list": ["Hello"]}),
+    ):
+        for origin in ("http://evil.example", "https://127.0.0.1.evil.example", "null"):
+            answer = server.client.post(path, json=body, headers={"Origin": origin})
+            assert answer.status_code == 403 and answer.json()["error"]["code"] == "origin_not_allowed", (origin, answer.text[:300])
+        plain = server.client.post(path, content=json.dumps(body), headers={"Content-Type": "text/plain"})
+        assert plain.status_code == 415, plain.text[:300]
+    own = {"Origin": str(server.client.base_url).rstrip("/")}
+    assert ok(server.client.post(BATCHES, json={"prompt": "Hello", **GREEDY, "stream": False}, headers=own))["counts"]["done"] == 1
+    assert server.client.delete("/albatross/batch/whatever", headers={"Origin": "http://evil.example"}).status_code == 403
+    assert server.client.get("/albatross/status", headers={"Origin": "http://evil.example"}).status_code == 403
+
+
 def fault(server: Served, models: Models) -> None:
     """fault in the middle"""
     ok(server.switch(models.poison, STRATEGY))
@@ -312,6 +329,6 @@ def resident(server: Served) -> int:
 
 
 CHECKS: tuple[Check, ...] = (
-    load, chat, completion, stream, overlap, refusal, large, settings, state, state_before_load, embeddings, tools, tool_stream, batch, fault, leaving, unload,
+    load, chat, completion, stream, overlap, refusal, large, settings, state, state_before_load, embeddings, tools, tool_stream, batch, other_sites, fault, leaving, unload,
     switch, other_strategy, gguf, leave,
 )  # fmt: skip
