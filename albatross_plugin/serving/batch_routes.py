@@ -43,16 +43,17 @@ class Batches:
         self._ended: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
     def begin(self, model: AlbatrossRWKV, call: BatchCall, *, keep_texts: bool = False) -> Batch:
-        """Raises RequestError: 409 for a name that runs, 429 beyond ``MAX_RUNNING`` or with a full queue, 503 without an engine."""
-        if call.batch_id in self._running:
-            raise RequestError(f"a batch {call.batch_id!r} runs already", status=409, code="batch_exists", param="batch_id")
+        """Raises RequestError: 409 for a name that was used, 429 beyond ``MAX_RUNNING`` or with a full queue, 503 without an engine."""
+        if call.batch_id in self._running or call.batch_id in self._ended:
+            # Also of one that has ended: browsers repeat a call by themselves when its connection breaks before the answer begins.
+            message = f"there has been a batch {call.batch_id!r} already; each needs a name of its own"
+            raise RequestError(message, status=409, code="batch_exists", param="batch_id")
         if len(self._running) >= MAX_RUNNING:
             message = f"{MAX_RUNNING} batches run already; try again when one has ended"
             raise RequestError(message, status=429, code="too_many_batches", headers={"Retry-After": "5"})
         model.check_room(1)
         batch = Batch(model, call, keep_texts=keep_texts)
         self._running[batch.id] = batch
-        self._ended.pop(batch.id, None)
         return batch
 
     def end(self, batch: Batch) -> None:

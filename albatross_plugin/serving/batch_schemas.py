@@ -64,7 +64,7 @@ _REASONS = {
     400: "The body, a parameter or the loaded model does not allow this; `param` names what is at fault.",
     404: "There is no such batch.",
     408: "The body did not arrive in time.",
-    409: "A batch of this name runs already.",
+    409: "There has been a batch of this name already.",
     413: "The body is larger than 16 MiB.",
     415: "The body is not `application/json`.",
     429: "The queue is full, or too many batches run; `Retry-After` says when to try again.",

@@ -183,7 +183,7 @@ def test_r32_a_stop_frees_the_slots_at_once_and_every_item_hears_of_it(host: Liv
     wait_until_idle(host)
 
 
-def test_an_unknown_batch_cannot_be_stopped_and_a_name_is_used_once_at_a_time(host: LiveHost) -> None:
+def test_r32_an_unknown_batch_cannot_be_stopped_and_a_name_is_used_once(host: LiveHost) -> None:
     answer = host.client.delete("/albatross/batch/nobody-has-this")
     assert answer.status_code == 404 and answer.json()["error"]["code"] == "batch_not_found"
     with begun(host.client, {**ENDLESS, "batch_id": "taken-name"}) as (stream, parts):
@@ -192,7 +192,9 @@ def test_an_unknown_batch_cannot_be_stopped_and_a_name_is_used_once_at_a_time(ho
         httpx.delete(host.url + "/albatross/batch/taken-name")
         for part in parts:
             stream.feed(part)
-    assert whole(host.client, {**SAID, "prompt": "!", "batch_id": "taken-name"})["status"] == "done"
+    # A browser that repeats a call whose connection broke shall not run it again.
+    assert refused(host, {**SAID, "prompt": "!", "batch_id": "taken-name"}, 409)["code"] == "batch_exists"
+    assert whole(host.client, {**SAID, "prompt": "!", "batch_id": "another-name"})["status"] == "done"
 
 
 def test_who_leaves_ends_the_batch(host: LiveHost) -> None:

@@ -112,8 +112,9 @@ def test_ui_3_an_end_that_leaves_items_out_is_a_cut(blank: Page, server: FakeBat
     assert ended["phase"] == "cut" and ended["counts"]["error"] == 3
 
 
-def test_ui_3_an_error_of_the_stream_ends_what_has_no_end(blank: Page, server: FakeBatches) -> None:
-    error = event({"error": {"message": "out of albatrosses", "type": "server_error", "param": None, "code": "engine"}})
+@pytest.mark.parametrize("more", [{}, {"id": None}])
+def test_ui_3_an_error_of_the_stream_ends_what_has_no_end(blank: Page, server: FakeBatches, more: dict[str, Any]) -> None:
+    error = event({**more, "error": {"message": "out of albatrosses", "type": "server_error", "param": None, "code": "engine"}})
     server.script = lambda _, body: [update(0, "done", "a", 1) + update(1, "running", "b", 1) + error, DONE]
     ended = run(blank)
     assert ended["phase"] == "failed" and ended["failure"]["message"] == "out of albatrosses"

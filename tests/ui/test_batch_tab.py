@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import peers
 import pytest
 from ui.browsing import Forwarder, PageErrors, Pages, until
-from ui.fake_batches import DONE, FakeBatches, Step, batch, event, serving, text_of, total, until_stopped, update
+from ui.fake_batches import DONE, FakeBatches, Script, Step, batch, event, serving, text_of, total, until_stopped, update
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -155,6 +155,37 @@ def test_ui_3_an_error_breaks_the_batch_off_in_words(tab: Page, server: FakeBatc
     begin(page, count=3)
     page.get_by_text("The server broke the batch off: out of albatrosses").wait_for()
     assert page.locator(".cell-error:visible").all_text_contents() == ["too long", "out of albatrosses"]
+
+
+def test_ui_3_errors_of_items_are_no_success(tab: Page, server: FakeBatches) -> None:
+    """Some: the batch is done, and says how many. All: it failed."""
+    gone = {"error": {"message": "the model was unloaded", "type": "server_error", "param": None, "code": "model_unavailable"}}
+
+    def script(failing: int) -> Script:
+        def play(_: FakeBatches, body: dict[str, Any]) -> Iterator[Step]:
+            yield batch(body, "running")
+            yield b"".join(update(number, "error", **gone) if number < failing else update(number, "done", "x", 1) for number in range(5))
+            yield batch(body, "done", counts={"done": 5 - failing, "aborted": 0, "error": failing}) + DONE
+
+        return play
+
+    page = tab
+    server.script = script(2)
+    begin(page, count=5)
+    page.get_by_text("2 texts ended with an error. The first: the model was unloaded").wait_for()
+    ended(page, "done")
+    server.script = script(5)
+    begin(page, count=5)
+    ended(page, "failed")
+    assert page.get_by_text("The server broke the batch off: the model was unloaded").is_visible()
+
+
+def test_r32_a_call_that_the_browser_repeated_by_itself_is_told_as_that(tab: Page, server: FakeBatches, page_errors: PageErrors) -> None:
+    page_errors.expect("409")
+    error = {"message": "there has been a batch of this name", "type": "invalid_request_error", "param": "batch_id", "code": "batch_exists"}
+    server.refusal = (409, {}, {"error": error})
+    begin(tab)
+    tab.get_by_text("the browser sent it again by itself").wait_for()
 
 
 def test_a_refusal_is_told_and_leaves_the_last_batch(tab: Page, server: FakeBatches, page_errors: PageErrors) -> None:

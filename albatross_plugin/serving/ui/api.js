@@ -1,4 +1,7 @@
-/** Calls of the server, relative to where the page itself lies. Nothing is ever sent twice. */
+/**
+ * Calls of the server, relative to where the page itself lies. The page sends nothing twice; a browser may repeat a call by itself whose
+ * connection breaks before the answer begins.
+ */
 
 import { inTurn } from "./turns.js";
 import { t } from "./words.js";

@@ -145,7 +145,11 @@ class BatchTab {
     const { failure, phase } = run;
     const atField = failure?.param && this.form.blame(failure.param, failure.message);
     const again = failure?.retryAfter ? t("batch.notice.again", { n: number(Math.ceil(failure.retryAfter)) }) : "";
-    const key = phase === "aborted" ? "batch.notice.withdrawn" : failure.status === 0 ? "batch.notice.unanswered" : "batch.notice.refused";
+    const key =
+      phase === "aborted" ? "batch.notice.withdrawn"
+      : failure.status === 0 ? "batch.notice.unanswered"
+      : failure.code === "batch_exists" ? "batch.notice.repeated"
+      : "batch.notice.refused";
     this.refusal.textContent = [t(key, { message: failure?.message ?? "" }), again].filter(Boolean).join("\n");
     if (atField) this.refusal.hidden = true;
   }

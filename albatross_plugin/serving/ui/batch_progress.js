@@ -89,6 +89,8 @@ function noticeOf(run) {
     said.push(t("batch.notice.failed", { message: run.failure.message }));
     kind = "bad";
   }
+  const failed = run.phase === "done" && run.items.find((item) => item.status === "error");
+  if (failed) said.push(t("batch.notice.errors", { n: number(run.counts.error), message: failed.error?.message || t("batch.item.error") }));
   if (run.malformed > 0) said.push(t("batch.notice.malformed", { n: number(run.malformed) }));
   return { text: said.join(" "), kind };
 }

@@ -136,7 +136,10 @@ export class BatchRun {
       if (this.#stopping) return "aborted";
       return performance.now() - this.#leavingAt < LEAVING_MS ? "reloaded" : "cut";
     }
-    return this.counts.aborted > 0 ? "aborted" : "done";
+    if (this.counts.aborted > 0) return "aborted";
+    if (this.counts.error < this.total) return "done";
+    this.failure = this.items[0].error;
+    return "failed";
   }
 
   /** Every item gets a final state. */
@@ -160,7 +163,7 @@ export class BatchRun {
       // Counted below: one bad event is no reason to give up the good ones.
     }
     if (!record(value)) this.malformed += 1;
-    else if (record(value.error) && value.id === undefined) this.#fail(value.error);
+    else if (record(value.error) && (value.id ?? null) === null) this.#fail(value.error);
     else if (!record(value.batch) && !this.#update(value)) this.malformed += 1;
     this.#changed();
   }

@@ -136,6 +136,16 @@ export default {
     ja: "実行中にページを離れたため、サーバー側で停止しました。{n} 件が途中で切れましたが、届いた分は残っています。",
   },
   "batch.notice.failed": { en: "The server broke the batch off: {message}", zh: "服务器中止了批次：{message}", ja: "サーバーがバッチを打ち切りました：{message}" },
+  "batch.notice.errors": {
+    en: "{n} texts ended with an error. The first: {message}",
+    zh: "{n} 条文本因错误结束。第一条：{message}",
+    ja: "{n} 件がエラーで終わりました。最初のエラー：{message}",
+  },
+  "batch.notice.repeated": {
+    en: "The connection broke while the batch was sent, and the browser sent it again by itself. The server runs a batch once only; what it may have made is lost.",
+    zh: "发送批次时连接中断，浏览器自行重新发送了一次。服务器对同一批次只运行一次；它可能已生成的内容没有收到。",
+    ja: "バッチの送信中に接続が切れ、ブラウザーが自動で再送信しました。サーバーは同じバッチを 1 度しか実行しません。生成された分があっても受け取れていません。",
+  },
   "batch.notice.malformed": {
     en: "Events of the stream that could not be read, and were left out: {n}.",
     zh: "数据流中有 {n} 个事件无法读取，已忽略。",
@@ -148,9 +158,9 @@ export default {
   },
   "batch.notice.refused": { en: "The server refused the batch: {message}", zh: "服务器拒绝了批次：{message}", ja: "サーバーがバッチを拒否しました：{message}" },
   "batch.notice.unanswered": {
-    en: "No answer: {message} The batch was not sent again.",
-    zh: "没有回应：{message} 未重新发送批次。",
-    ja: "応答がありません：{message} 再送信はしていません。",
+    en: "No answer: {message} The page has not sent the batch again.",
+    zh: "没有回应：{message} 页面没有重新发送批次。",
+    ja: "応答がありません：{message} ページからは再送信していません。",
   },
   "batch.notice.withdrawn": { en: "Stopped before the batch began.", zh: "批次开始之前已停止。", ja: "バッチが始まる前に停止しました。" },
   "batch.notice.again": { en: "Try again in {n} s.", zh: "请在 {n} 秒后重试。", ja: "{n} 秒後にもう一度お試しください。" },
