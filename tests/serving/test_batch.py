@@ -69,6 +69,11 @@ def engine(host: LiveHost) -> dict[str, Any]:
     return dict(host.client.get("/albatross/status").json())
 
 
+def slot_and_queue(host: LiveHost) -> tuple[int, int]:
+    state = engine(host)["engine"]
+    return state["slots"]["active"], state["queue"]["length"]
+
+
 def wait_until_idle(host: LiveHost) -> None:
     wait_for(lambda: (status := engine(host))["batches"] == {"running": 0, "items": 0} and status["engine"]["slots"]["active"] == 0, 5)
     assert engine(host)["engine"]["queue"]["length"] == 0
@@ -232,7 +237,7 @@ def test_ui_1_many_batches_together_leave_room_in_the_queue_too(live: LiveHost, 
             for number, body in enumerate([{**ENDLESS, "prompt": prompt, "count": 300}] * 3 + [{**SAID, "prompt": "!"}]):
                 client = running.enter_context(httpx.Client(base_url=host.url))
                 running.enter_context(begun(client, body))
-                wait_for(lambda length=half + number: engine(host)["engine"]["queue"]["length"] == length)
+                wait_for(lambda length=half + number: slot_and_queue(host) == (1, length))
             assert engine(host)["engine"]["requests"]["rejected"] == 0
         wait_until_idle(host)
 
