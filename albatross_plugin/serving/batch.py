@@ -77,11 +77,16 @@ class Batch:
         self._news: list[dict[str, Any]] = []
         self._encoded: tuple[str, list[int]] | None = None
         self._wake = asyncio.Event()
+        self._handed: float | None = None
 
     @property
     def unfinished(self) -> int:
         """Items without a final status."""
         return len(self.items) - sum(self.counts.values())
+
+    def stalled(self, seconds: float) -> bool:
+        """Whether its reader has taken nothing for so long, though there was something to take."""
+        return self._handed is not None and time.monotonic() - self._handed > seconds
 
     @property
     def status(self) -> str:
@@ -127,7 +132,9 @@ class Batch:
                 ended = not self.unfinished
                 news, self._news = self._news, []
                 for start in range(0, len(news), FLUSH):
+                    self._handed = time.monotonic()
                     yield news[start : start + FLUSH]
+                    self._handed = None
                 if ended:
                     return
                 if not news:

@@ -28,6 +28,8 @@ from albatross_plugin.serving.yielding import YieldingRoute
 
 MAX_RUNNING = 64
 REMEMBERED = 256
+# A reader that takes nothing for so long loses its batch when another one needs the place.
+STALL_SECONDS = 60.0
 # Something is sent at least this often, so that nobody on the way takes the connection for dead, and a reader that has gone is noticed.
 KEEP_ALIVE_SECONDS = 5.0
 WATCH_SECONDS = 0.4
@@ -48,6 +50,9 @@ class Batches:
             # Also of one that has ended: browsers repeat a call by themselves when its connection breaks before the answer begins.
             message = f"there has been a batch {call.batch_id!r} already; each needs a name of its own"
             raise RequestError(message, status=409, code="batch_exists", param="batch_id")
+        if len(self._running) >= MAX_RUNNING:
+            for stalled in [each for each in self._running.values() if each.stalled(STALL_SECONDS)]:
+                self.end(stalled)
         if len(self._running) >= MAX_RUNNING:
             message = f"{MAX_RUNNING} batches run already; try again when one has ended"
             raise RequestError(message, status=429, code="too_many_batches", headers={"Retry-After": "5"})

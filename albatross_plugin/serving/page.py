@@ -85,7 +85,14 @@ def page_router() -> APIRouter:
     async def asset(name: str, request: Request) -> Response:
         return _pick(name).answer(request)
 
-    for path, endpoint in (("/albatross/ui", page), ("/albatross/ui/", without_slash), ("/albatross/ui/{name}", asset)):
+    routes = (
+        ("/albatross/ui", page),
+        ("/albatross/ui/", without_slash),
+        # Below the page its own addresses would lead one folder further.
+        (f"/albatross/ui/{INDEX}", without_slash),
+        ("/albatross/ui/{name}", asset),
+    )
+    for path, endpoint in routes:
         router.add_api_route(path, endpoint, methods=["GET", "HEAD"], response_class=Response, openapi_extra=PUBLIC)
     return router
 

@@ -24,7 +24,9 @@ from host_stub.demo_streams import Stream, aggregate_rate, most_at_once, new_str
 from host_stub.demo_view import PlainView, is_terminal, printable, row, timetable
 
 Begin = Callable[..., "subprocess.Popen[str]"]
-SMALL = ("--layers", "1", "--width", "64", "--max-tokens", "12")
+# Long enough that the first stream still runs when a busy machine has begun the last.
+TOKENS = 40
+SMALL = ("--layers", "1", "--width", "64", "--max-tokens", str(TOKENS))
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +87,7 @@ def test_demo_shows_plugin_overlap_and_ratio_and_keeps_the_host_until_ctrl_c(sta
     assert "most streams at one moment: 16 of 16" in out and "most streams at one moment: 1 of 16" in out
     ratio = re.search(r"ratio: (\d+\.\d+)", out)
     assert ratio is not None and float(ratio.group(1)) > 0
-    assert out.count("12 tokens, ") == 32
+    assert out.count(f"{TOKENS} tokens, ") == 32
     # Not a terminal: no control sequences.
     assert "\x1b" not in out
     address = re.search(r"keeps running at (http://127\.0\.0\.1:\d+)", out)

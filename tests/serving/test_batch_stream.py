@@ -20,6 +20,7 @@ from serving.batches import PATH, Stream
 
 from albatross_plugin.adapter import AlbatrossRWKV
 from albatross_plugin.config import EngineConfig
+from albatross_plugin.serving import batch_routes
 from albatross_plugin.serving.batch import FLUSH, TICK_SECONDS, Batch
 from albatross_plugin.serving.batch_call import read_call
 from albatross_plugin.serving.json_route import MAX_BODY
@@ -126,6 +127,44 @@ def test_r32_a_reader_that_is_slow_can_still_be_stopped_and_hears_of_it(app: Fas
         await slow
         stream.check_end()
         assert stream.count("aborted") + stream.count("done") == 50 and stream.count("aborted") >= 42
+
+    run(main())
+
+
+def test_readers_that_have_stalled_make_room_for_another_batch(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as may run hang in a write. Their places go to the next one, once they have taken nothing for long."""
+    monkeypatch.setattr(batch_routes, "MAX_RUNNING", 2)
+
+    async def main() -> None:
+        goes_on, stuck = asyncio.Event(), []
+
+        def stalls(stream: Stream, hangs: asyncio.Event) -> Callable[[Any], Awaitable[None]]:
+            async def send(message: Any) -> None:
+                if message["type"] == "http.response.body" and message.get("body"):
+                    stream.feed(message["body"])
+                    if stream.items:
+                        hangs.set()
+                        await goes_on.wait()
+
+            return send
+
+        streams = [Stream(), Stream()]
+        for stream in streams:
+            hangs = asyncio.Event()
+            stuck.append(asyncio.create_task(call(app, {**SAID, "count": 50}, stalls(stream, hangs), asyncio.Event())))
+            await hangs.wait()
+        async with client(app) as others:
+            body = {**SAID, "count": 3, "stream": False}
+            refused = await others.post(PATH, json=body)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_batches")
+            monkeypatch.setattr(batch_routes, "STALL_SECONDS", 0.0)
+            assert (await others.post(PATH, json=body)).json()["counts"]["done"] == 3
+            goes_on.set()
+            await asyncio.gather(*stuck)
+            assert (await others.get("/albatross/status")).json()["batches"] == {"running": 0, "items": 0}
+        for stream in streams:
+            stream.check_end()
+            assert stream.count("aborted") > 0
 
     run(main())
 

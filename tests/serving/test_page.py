@@ -68,7 +68,7 @@ def test_modules_import_files_that_are_there() -> None:
             assert wanted.startswith("./") and wanted[2:] in NAMES, f"{name} imports {wanted}"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "index.html"])
 def test_each_file_has_its_type_and_a_tag(page_host: LiveHost, name: str) -> None:
     answer = get(page_host, f"{PAGE}/{name}")
     assert answer.status_code == 200 and answer.content == FOLDER.joinpath(name).read_bytes()
@@ -90,10 +90,11 @@ def test_each_file_has_its_type_and_a_tag(page_host: LiveHost, name: str) -> Non
     assert (head.status_code, head.headers["content-length"], head.content) == (200, str(len(answer.content)), b"")
 
 
-def test_a_slash_at_the_end_leads_to_the_page_also_behind_a_prefix(page_host: LiveHost) -> None:
-    answer = get(page_host, PAGE + "/")
+@pytest.mark.parametrize("ending", ["/", "/index.html"])
+def test_other_ways_to_write_it_lead_to_the_page_also_behind_a_prefix(page_host: LiveHost, ending: str) -> None:
+    answer = get(page_host, PAGE + ending)
     assert answer.status_code == 307
-    assert httpx.URL("http://box/some/prefix/albatross/ui/").join(answer.headers["location"]).path == "/some/prefix/albatross/ui"
+    assert httpx.URL("http://box/some/prefix/albatross/ui" + ending).join(answer.headers["location"]).path == "/some/prefix/albatross/ui"
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,17 @@ def test_ui_3_a_stream_without_its_end_is_cut_and_keeps_its_text(chat: Page, api
     assert len(api.bodies) == 2, "nothing is sent a second time"
 
 
+def test_a_letter_with_thousands_of_marks_is_shown_with_a_few(chat: Page, api: FakeApi) -> None:
+    """A browser takes many seconds to draw it whole, while nothing else on the page works."""
+    marks = "\u0301" * 400
+    api.replies.append(Reply([said("e" + marks), *[said(marks) for _ in range(20)], said(marks + " ña\u0303", "stop"), DONE]))
+    ask(chat, "hi")
+    assert ended(chat) == "done" and text(chat) == "e" + "\u0301" * 16 + " ña\u0303"
+    assert len(chat.evaluate("Object.entries(sessionStorage).find(([name]) => name.startsWith('albatross.chat'))[1]")) > 8000, (
+        "nothing of it is lost"
+    )
+
+
 def test_ui_3_an_error_in_a_stream_is_told_beside_the_text(chat: Page, api: FakeApi) -> None:
     api.replies.append(Reply([said("one "), event({"error": {"message": "out of <b>albatrosses</b>", "code": None}})]))
     ask(chat, "hi")

@@ -323,3 +323,21 @@ def test_a_growing_text_shows_its_end_and_a_whole_one_its_beginning(site: Page) 
     site.evaluate("grid.close()")
     assert len(site.evaluate(f"{cell}.text.textContent")) <= 800
     assert site.locator(".cell-prompt:visible").count() == 6
+
+
+def test_an_open_cell_holds_what_can_be_laid_out(site: Page) -> None:
+    """However long the text, and whatever is in it: thousands of marks on one letter take a browser many seconds."""
+    make(site, 2)
+    site.evaluate("items[0].append('e' + '\u0301'.repeat(300000)); items[0].status = 'done'; items[0].version += 1; grid.update()")
+    cell = "grid.rows.cellOf(items[0])"
+    took = site.evaluate(
+        f"(() => {{ const from = performance.now(); grid.show(items[0], 'pin'); {cell}.node.getBoundingClientRect(); return performance.now() - from; }})()"
+    )
+    assert took < 5000
+    assert site.evaluate(f"{cell}.text.textContent.length") == 20_000
+    assert "20,000 of 300,308" in site.evaluate(f"{cell}.facts.textContent")
+    assert site.evaluate("items[0].text.length") > 300_000
+    site.evaluate("items[1].status = 'running'; items[1].append('x'.repeat(90000) + 'end'); items[1].version += 1; grid.update()")
+    site.evaluate("grid.close(); grid.show(items[1], 'pin')")
+    held = site.evaluate("grid.rows.cellOf(items[1]).text.textContent")
+    assert held.endswith("end") and len(held) <= 40_000

@@ -16,7 +16,7 @@ const SAMPLING = [
   ["presence_penalty", -100, 100, false, 0.1],
   ["frequency_penalty", -100, 100, false, 0.1],
   ["penalty_decay", 0, 1, false, 0.001],
-  ["seed", -Number.MAX_SAFE_INTEGER, Number.MAX_SAFE_INTEGER, true, 1],
+  ["seed", -Number.MAX_SAFE_INTEGER, Number.MAX_SAFE_INTEGER - MAX_ITEMS, true, 1],
 ];
 
 export class BatchForm {

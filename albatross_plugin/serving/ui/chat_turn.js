@@ -2,6 +2,7 @@
 
 import { lost } from "./chat_history.js";
 import { announce, clear, el } from "./dom.js";
+import { Marks } from "./marks.js";
 import { t } from "./words.js";
 
 const COPIED_MS = 1500;
@@ -10,6 +11,7 @@ const HINTS = { connection: "error.connection", model_not_loaded: "chat.no_model
 export class TurnView {
   #waiting = "";
   #frame = 0;
+  #marks = new Marks();
 
   /**
    * @param {import("./chat_history.js").Turn} turn
@@ -19,7 +21,7 @@ export class TurnView {
   constructor(turn, log, { onRetry }) {
     this.turn = turn;
     this.log = log;
-    this.text = document.createTextNode(turn.answer);
+    this.text = document.createTextNode(this.#marks.shown(turn.answer));
     this.body = el("div", { class: "chat-text", dir: "auto" }, this.text);
     this.note = el("p", { class: "chat-note" });
     this.copy = el("button", { type: "button", class: "plain small", "data-t": "chat.copy", on: { click: () => this.#copy() } });
@@ -28,7 +30,7 @@ export class TurnView {
       "article",
       { class: "chat-message chat-user", "data-t-label": "chat.you" },
       el("p", { class: "chat-who", "data-t": "chat.you" }),
-      el("div", { class: "chat-text", dir: "auto" }, document.createTextNode(turn.question)),
+      el("div", { class: "chat-text", dir: "auto" }, document.createTextNode(new Marks().shown(turn.question))),
     );
     this.answer = el(
       "article",
@@ -77,7 +79,7 @@ export class TurnView {
     if (this.#waiting === "") return;
     const first = this.text.length === 0;
     // Appended, not replaced: what the reader has selected stays selected.
-    this.text.appendData(this.#waiting);
+    this.text.appendData(this.#marks.shown(this.#waiting));
     this.#waiting = "";
     if (first) this.#tell();
     this.log.follow();

@@ -9,6 +9,8 @@ const SIGNS = { pending: "○", running: "▸", done: "✓", aborted: "■", err
 // A closed cell holds no more than it can show, so that a thousand long texts cost nothing.
 const HELD = 800;
 const HELD_PROMPT = 200;
+// An open one holds what a browser can lay out without a pause, whatever is written in it; copies and exports have all.
+const HELD_OPEN = 20_000;
 
 export class Cell {
   item = null;
@@ -123,18 +125,20 @@ export class Cell {
 
   #tellFacts() {
     const { seed, finishReason } = this.item;
-    const facts = [seed === null ? "" : t("batch.fact.seed", { seed }), finishReason ? t("batch.fact.finish", { reason: finishReason }) : ""];
+    const cut = this.item.length > HELD_OPEN ? t("batch.fact.held", { n: number(HELD_OPEN), total: number(this.item.length) }) : "";
+    const facts = [cut, seed === null ? "" : t("batch.fact.seed", { seed }), finishReason ? t("batch.fact.finish", { reason: finishReason }) : ""];
     this.facts.textContent = facts.filter(Boolean).join(" · ");
   }
 
   #tellText(held) {
     const { item } = this;
     const all = item.length;
-    if (held) return this.#hold(this.#from, this.#open !== null || this.node.hasAttribute("data-tail") ? all : this.#to);
-    if (this.#open !== null) return this.#hold(0, all);
-    if (item.status !== "running") return this.#hold(0, Math.min(all, HELD));
+    const most = this.#open === null ? HELD : HELD_OPEN;
+    if (held) return this.#hold(this.#from, this.#open !== null || this.node.hasAttribute("data-tail") ? Math.min(all, this.#from + 2 * most) : this.#to);
+    if (item.status !== "running") return this.#hold(0, Math.min(all, most));
+    if (this.#open !== null && all <= most) return this.#hold(0, all);
     // The start moves by leaps, since all lines break anew each time.
-    this.#hold(all - this.#from > 2 * HELD ? all - HELD : this.#from, all);
+    this.#hold(all - this.#from > 2 * most ? all - most : this.#from, all);
   }
 
   /** Holds the text from one place to another. Edits leave a selection in it alone, where a new text would end it. */

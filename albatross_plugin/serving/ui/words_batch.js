@@ -95,6 +95,11 @@ export default {
   "batch.state.cut": { en: "cut", zh: "中断", ja: "中断" },
   "batch.tokens": { en: "{n} tok", zh: "{n} 词元", ja: "{n} トークン" },
   "batch.fact.seed": { en: "seed {seed}", zh: "种子 {seed}", ja: "シード {seed}" },
+  "batch.fact.held": {
+    en: "{n} of {total} characters are shown; copies and exports have all",
+    zh: "仅显示 {total} 个字符中的 {n} 个；复制和导出包含全部",
+    ja: "{total} 文字中 {n} 文字を表示しています。コピーと書き出しには全文が含まれます",
+  },
   "batch.fact.finish": { en: "ended by {reason}", zh: "结束原因：{reason}", ja: "終了理由：{reason}" },
   "batch.item.cut": { en: "The stream ended before this text did.", zh: "数据流在此文本完成之前中断。", ja: "このテキストが終わる前にストリームが途切れました。" },
   "batch.item.error": { en: "The server gave no reason.", zh: "服务器未说明原因。", ja: "サーバーから理由の説明はありません。" },
