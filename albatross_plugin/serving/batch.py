@@ -68,7 +68,7 @@ class Batch:
         self._ahead = min(max(AHEAD, model.config.workers * model.config.batch), max(1, model.config.max_queue // 2))
         self._group = model.new_group()
         # Prompts that are used more than once are fed once.
-        self._shared = {prompt: model.new_group() for prompt, count in Counter(call.prompts).items() if count > 1}
+        self._shared = {first: model.new_group() for first, count in Counter(call.alike).items() if count > 1}
         self._fed = 0
         self._not_before = 0.0
         self._open: dict[int, Item] = {}
@@ -215,7 +215,7 @@ class Batch:
         """False: the queue is full, to be tried again."""
         try:
             options = self._call.options_of(item.index)
-            shared = self._shared.get(self._call.prompts[item.index], 0)
+            shared = self._shared.get(self._call.alike[item.index], 0) if self._shared else 0
             item.completion = self._model.open([ids], options, loop=asyncio.get_running_loop(), group=self._group, shared=shared)
         except RequestError as error:
             if error.status == 429:

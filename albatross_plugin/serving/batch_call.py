@@ -27,7 +27,8 @@ Prompt = str | tuple[int, ...]
 @dataclass(frozen=True)
 class BatchCall:
     """``prompts[i]`` and ``seeds[i]`` belong to item i. ``options`` are those of all items, but for the seed and, where ``limits`` are
-    given, the most tokens."""
+    given, the most tokens. ``alike[i]`` is the first item with the prompt of item i; nothing where that is not known.
+    """
 
     prompts: Sequence[Prompt]
     seeds: Sequence[int]
@@ -35,6 +36,7 @@ class BatchCall:
     stream: bool = True
     batch_id: str | None = None
     limits: Sequence[int] | None = None
+    alike: Sequence[int] = ()
 
     def options_of(self, index: int) -> GenerationOptions:
         """The options of one item."""
@@ -67,7 +69,17 @@ def read_call(model: AlbatrossRWKV, body: Mapping[str, Any], defaults: Mapping[s
     rest = {name: value for name, value in body.items() if name not in OWN}
     options = model.options(rest, stop=body.get("stop"), stop_token_ids=body.get("stop_token_ids"), defaults=defaults)
     options.sampling.check_vocabulary(model.vocabulary_size)
-    return BatchCall(prompts, seeds, options, stream is not False, batch_id)
+    return BatchCall(prompts, seeds, options, stream is not False, batch_id, alike=alike(prompts))
+
+
+def alike(prompts: Sequence[Prompt]) -> list[int]:
+    """For each prompt the place of the first one that is equal. Takes as long as the prompts that are different objects are large."""
+    places: dict[Prompt, int] = {}
+    known: dict[int, int] = {}
+    for index, prompt in enumerate(prompts):
+        if id(prompt) not in known:
+            known[id(prompt)] = places.setdefault(prompt, index)
+    return [known[id(prompt)] for prompt in prompts]
 
 
 def size(prompt: Any) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from albatross_plugin.adapter import AlbatrossRWKV
 from albatross_plugin.errors import GenerationError, RequestError, shown
-from albatross_plugin.serving.batch_call import MAX_ITEMS, BatchCall
+from albatross_plugin.serving.batch_call import MAX_ITEMS, BatchCall, alike
 from albatross_plugin.serving.languages import NAMES, detected, language
 
 MEMBERS = frozenset(("source_lang", "target_lang", "text_list"))
@@ -44,7 +44,7 @@ class Translation:
                 limits.append(max(LEAST_TOKENS, TOKENS_PER_TOKEN * len(ids)))
         plain = {"temperature": 0, "presence_penalty": 0, "frequency_penalty": 0}
         options = model.options(plain, stop=["\n\n"])
-        return BatchCall(prompts, [0] * len(prompts), options, stream=False, limits=limits)
+        return BatchCall(prompts, [0] * len(prompts), options, stream=False, limits=limits, alike=alike(prompts))
 
 
 def read_translation(body: Mapping[str, Any]) -> Translation:

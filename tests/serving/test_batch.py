@@ -22,6 +22,7 @@ from serving.batches import PATH, begun, streamed, whole
 from albatross_plugin import hooks
 from albatross_plugin.bench.chosen_executor import ChosenExecutor, strategy
 from albatross_plugin.serving import batch_routes
+from albatross_plugin.serving.batch_call import alike
 
 # After "!" the model says these words and ends.
 TEXT = "".join(WORDS[:-1])
@@ -450,3 +451,18 @@ def test_sec_3_foreign_pages_cannot_begin_or_stop_a_batch(host: LiveHost) -> Non
     with begun(host.client, {**ENDLESS, "batch_id": "guessable"}):
         assert httpx.delete(host.url + "/albatross/batch/guessable", headers=evil).status_code == 403
         assert engine(host)["batches"]["running"] == 1
+
+
+def test_a_long_prompt_is_looked_at_once_however_often_it_is_used() -> None:
+    """Each look at half a million ids takes milliseconds of the event loop's time."""
+
+    class Ids(tuple):  # type: ignore[type-arg]
+        looks = 0
+
+        def __hash__(self) -> int:
+            Ids.looks += 1
+            return super().__hash__()
+
+    one, other = Ids(range(5)), Ids(range(5))
+    assert alike([one] * 500 + ["a", "b", "a"] + [other] * 497) == [0] * 500 + [500, 501, 500] + [0] * 497
+    assert Ids.looks == 2
