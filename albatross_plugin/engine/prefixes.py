@@ -67,10 +67,10 @@ class Prefixes:
                     prefix.leader = sequence
             self._feeding.add(sequence)
 
-    def copies(self) -> list[Kept]:
+    def copies(self) -> list[tuple[Prefix, Sequence]]:
         """Those who get a kept state before the next pass."""
         taken, self._copies = self._copies, []
-        return [kept_in(sequence.prefix, sequence) for sequence in taken if sequence.prefix is not None]
+        return [(sequence.prefix, sequence) for sequence in taken if sequence.prefix is not None]
 
     def ahead(self, sequence: Sequence) -> int:
         """Prompt tokens that may be fed to it in one piece."""
@@ -101,7 +101,7 @@ class Prefixes:
         prefix.unsure = None
 
     def lose(self, prefix: Prefix) -> list[Sequence]:
-        """The step that kept it failed: those who copied what it left, and can only fail too."""
+        """What was kept is not its state: those who copied that, and can only fail too."""
         lost, prefix.unsure, prefix.kept = prefix.unsure or set(), None, False
         return sorted((sequence for sequence in lost if not sequence.ended), key=lambda sequence: sequence.request.request_id)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from albatross_plugin.config import EngineConfig
@@ -22,8 +22,8 @@ class _Flight:
     """Who took part in a planned step. Results go to these objects, never to whoever holds the slot by then.
 
     Rows that are sampled: those of ``group``, then ``guided``, which decode under a grammar, then ``completed``, whose prompt ends in this
-    step. ``steady``: but for the guided rows nobody else took part, and it is nobody's last step. ``kept``: shared prompts whose state is
-    kept after it, each with the row that fed it.
+    step. ``steady``: but for the guided rows nobody else took part, and it is nobody's last step. ``copied``: who got a kept state before
+    it, and may be fed later. ``kept``: shared prompts whose state is kept after it, each with the row that fed it.
     """
 
     group: DecodeGroup
@@ -32,6 +32,7 @@ class _Flight:
     completed: list[Sequence]
     admitted: list[Sequence]
     steady: bool
+    copied: list[Sequence]
     kept: list[tuple[Prefix, Sequence]]
 
     @property
@@ -116,7 +117,7 @@ class Scheduler:
         guided = self._with_masks() if self._guided else []
         decoding = bool(group.sequences or guided)
         admitted = self._admit(self._config.admissions_per_step if decoding else self._slots.free) if self._waiting else []
-        copies = self._prefixes.copies()
+        copied = self._prefixes.copies()
         chosen = self._choose_chunks(decoding)
         if not decoding and not chosen:
             # With nothing else to do, masks that are worked out aside are what is missing.
@@ -133,10 +134,12 @@ class Scheduler:
         others = guided + completed if guided else completed
         allowed = {slot_of(s): s.mask for s in others if s.mask is not None} if others else None
         keep = [kept_in(prefix, sequence) for prefix, sequence in kept] if kept else []
-        plan = StepPlan(self._step, admissions, decode, chunks, allowed, copies, keep)
+        copy = [kept_in(prefix, sequence) for prefix, sequence in copied] if copied else []
+        plan = StepPlan(self._step, admissions, decode, chunks, allowed, copy, keep)
         last = self._count_planned(group, others)
         fed = [sequence for sequence, _ in chosen] if chosen else []
-        self._flights[self._step] = _Flight(group, guided, fed, completed, admitted, not (chosen or admitted or last), kept)
+        steady = not (chosen or admitted or last)
+        self._flights[self._step] = _Flight(group, guided, fed, completed, admitted, steady, [s for _, s in copied], kept)
         self._step += 1
         return plan
 
@@ -239,16 +242,14 @@ class Scheduler:
         flight.group.settle_applied()
         events: list[Event] = []
         ends: list[Event] = []
-        for prefix, sequence in flight.kept:
-            if slot_of(sequence) in result.failures:
-                ends += self._lose(prefix, result.failures[slot_of(sequence)])
-            else:
-                self._prefixes.confirm(prefix)
         if result.failures:
             rows = flight.rows()
+            ends += self._lose(flight, {rows[slot]: text for slot, text in result.failures.items()})
             ends += [
                 self._fail(rows[slot], _cause(rows[slot], text), 500) for slot, text in result.failures.items() if not rows[slot].ended
             ]
+        for prefix, _ in flight.kept:
+            self._prefixes.confirm(prefix)
         events += self._prompt_logprobs(flight, result)
         tokens, ended = self._take_tokens(flight.sampled, result.tokens, result.logprobs)
         if tokens.request_ids:
@@ -292,15 +293,23 @@ class Scheduler:
     def fail_step(self, plan: StepPlan, message: str) -> list[Event]:
         """A step could not be run: its requests fail (500), nobody else does."""
         flight = self._flights.pop(plan.step)
-        concerned = dict.fromkeys([*flight.rows().values(), *flight.admitted])
+        concerned = dict.fromkeys([*flight.rows().values(), *flight.admitted, *flight.copied], message)
         events = [self._fail(sequence, message, 500) for sequence in concerned if not sequence.ended]
-        for prefix, _ in flight.kept:
-            events += self._lose(prefix, message)
-        return events
+        return events + self._lose(flight, concerned)
 
-    def _lose(self, prefix: Prefix, message: str) -> list[Event]:
-        """A state that should have been kept is not there: whoever got it already fails with the one who fed it."""
-        return [self._fail(sequence, message, 500) for sequence in self._prefixes.lose(prefix)]
+    def _lose(self, flight: _Flight, failed: Mapping[Sequence, str]) -> list[Event]:
+        """These failed in a step: what they leave to be kept, in it or in a later one that is in flight, is not the state of their prompts.
+
+        Whoever got it already fails with them.
+        """
+        events: list[Event] = []
+        for each in (flight, *self._flights.values()):
+            lost = [(prefix, failed[sequence]) for prefix, sequence in each.kept if sequence in failed]
+            if lost:
+                each.kept = [(prefix, sequence) for prefix, sequence in each.kept if sequence not in failed]
+            for prefix, message in lost:
+                events += [self._fail(sequence, message, 500) for sequence in self._prefixes.lose(prefix)]
+        return events
 
     def fail_all(self, message: str, status: int = 503) -> list[Event]:
         """End every request, waiting or running; steps in flight are forgotten."""

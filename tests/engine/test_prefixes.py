@@ -251,3 +251,39 @@ def test_a_prompt_of_one_token_is_not_shared() -> None:
     life.add(5, (7,))
     life.finish()
     assert not life.failed() and life.fed == 5
+
+
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_leader_whose_earlier_piece_failed_leaves_no_state_that_counts(whole: bool, copied: bool) -> None:
+    """The step that keeps the state is in flight when the one before it, with the beginning of the prompt, turns out to have failed."""
+    life = Life(batch=4, depth=3, prefill_chunk=20)
+    numbers = life.add(7)
+    keeping = life.until(lambda plan: plan.keep)
+    if copied:
+        plan = life.launch()
+        assert plan is not None and len(plan.copy) == 3
+    before, ticket = life.flying.popleft()
+    assert before.prefill and life.flying[0][0] is keeping
+    result = life.executor.collect(ticket)
+    result.failures[before.prefill[0].slot] = "broken"
+    life.note(life.scheduler.fail_step(before, "broken") if whole else life.scheduler.apply(result))
+    assert life.failed() == set(numbers[:4]), "the leader, and the three who count on it"
+    plan = life.launch()
+    assert plan is not None and not plan.copy and plan.prefill[0].token_ids == PROMPT[:20], "the next one begins anew"
+    life.finish()
+    assert life.failed() == set(numbers[:4])
+    assert all(len(life.tokens[number]) == 3 for number in numbers[4:])
+
+
+def test_who_copied_in_a_step_that_failed_fails_also_where_it_was_to_be_fed_later() -> None:
+    """A pass with few tokens has no room for all who copied before it."""
+    life = Life(batch=4, depth=1, prefill_budget=2)
+    _, *others = life.add(4)
+    plan = life.until(lambda plan: plan.copy)
+    assert len(plan.copy) == 3 and len(plan.prefill) == 2
+    life.collect("broken")
+    assert life.failed() >= set(others)
+    failed, late = life.failed(), life.add(2)
+    life.finish()
+    assert life.failed() == failed and all(len(life.tokens[number]) == 3 for number in late)
