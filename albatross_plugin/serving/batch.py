@@ -85,7 +85,7 @@ class Batch:
         return len(self.items) - sum(self.counts.values())
 
     def stalled(self, seconds: float) -> bool:
-        """Whether its reader has taken nothing for so long, though there was something to take."""
+        """Whether its reader has been busy for so long with what it took last, and has not asked for more."""
         return self._handed is not None and time.monotonic() - self._handed > seconds
 
     @property
@@ -131,14 +131,14 @@ class Batch:
                 await self._feed()
                 ended = not self.unfinished
                 news, self._news = self._news, []
-                for start in range(0, len(news), FLUSH):
+                parts = [news[start : start + FLUSH] for start in range(0, len(news), FLUSH)]
+                for part in parts or ([] if ended else [[]]):
+                    # An empty one too: to show that it is still here, its reader may write, and hang in that.
                     self._handed = time.monotonic()
-                    yield news[start : start + FLUSH]
+                    yield part
                     self._handed = None
                 if ended:
                     return
-                if not news:
-                    yield []
                 await self._until_worth_telling()
         finally:
             self.close()

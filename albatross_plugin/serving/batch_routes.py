@@ -51,8 +51,9 @@ class Batches:
             message = f"there has been a batch {call.batch_id!r} already; each needs a name of its own"
             raise RequestError(message, status=409, code="batch_exists", param="batch_id")
         if len(self._running) >= MAX_RUNNING:
-            for stalled in [each for each in self._running.values() if each.stalled(STALL_SECONDS)]:
-                self.end(stalled)
+            # One that has ended needs no place to tell its last reader so.
+            for idle in [each for each in self._running.values() if not each.unfinished or each.stalled(STALL_SECONDS)]:
+                self.end(idle)
         if len(self._running) >= MAX_RUNNING:
             message = f"{MAX_RUNNING} batches run already; try again when one has ended"
             raise RequestError(message, status=429, code="too_many_batches", headers={"Retry-After": "5"})

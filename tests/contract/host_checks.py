@@ -230,7 +230,7 @@ def other_sites(server: Served, _: Models) -> None:
         (BATCHES, {"prompt": "Hello", **GREEDY}),
         ("/translate/v1/batch-translate", {"target_lang": "en", "text_list": ["Hello"]}),
     ):
-        for origin in ("http://evil.example", "https://127.0.0.1.evil.example", "null"):
+        for origin in ("http://evil.example", "https://127.0.0.1.evil.example", "null", "http://[evil"):
             answer = server.client.post(path, json=body, headers={"Origin": origin})
             assert answer.status_code == 403 and answer.json()["error"]["code"] == "origin_not_allowed", (origin, answer.text[:300])
         plain = server.client.post(path, content=json.dumps(body), headers={"Content-Type": "text/plain"})

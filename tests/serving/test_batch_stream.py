@@ -169,6 +169,48 @@ def test_readers_that_have_stalled_make_room_for_another_batch(app: FastAPI, mon
     run(main())
 
 
+def test_who_hangs_in_the_last_words_of_a_batch_holds_no_place(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_routes, "MAX_RUNNING", 1)
+
+    async def main() -> None:
+        hangs, goes_on, stream = asyncio.Event(), asyncio.Event(), Stream()
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.body" and message.get("body"):
+                stream.feed(message["body"])
+                if b"[DONE]" in message["body"]:
+                    hangs.set()
+                    await goes_on.wait()
+
+        stuck = asyncio.create_task(call(app, {**SAID, "count": 2, "batch_id": "last-words"}, send, asyncio.Event()))
+        await hangs.wait()
+        async with client(app) as others:
+            answer = await others.post(PATH, json={**SAID, "count": 3, "stream": False})
+            assert answer.status_code == 200 and answer.json()["counts"]["done"] == 3, answer.text
+            assert (await others.delete("/albatross/batch/last-words")).json()["status"] == "done"
+            goes_on.set()
+            await stuck
+            assert (await others.get("/albatross/status")).json()["batches"] == {"running": 0, "items": 0}
+        stream.check_end()
+        assert stream.count("done") == 2
+
+    run(main())
+
+
+def test_a_reader_may_stall_where_there_is_nothing_new_too(model: AlbatrossRWKV, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes that it is still here, say, and that write does not end."""
+    monkeypatch.setattr(model, "places", lambda: 0)
+
+    async def main() -> None:
+        batch = Batch(model, read_call(model, SAID, {}, str))
+        updates = batch.updates()
+        assert await anext(updates) == []
+        assert batch.stalled(-1.0)
+        await updates.aclose()
+
+    run(main())
+
+
 def test_a_client_that_goes_while_nothing_is_sent_ends_the_batch(app: FastAPI, model: AlbatrossRWKV) -> None:
     """All slots are held by another batch, so there is no write in which its absence could show."""
 

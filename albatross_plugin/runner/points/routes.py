@@ -49,12 +49,16 @@ def _guarding(kind: Any) -> type:
 
 def _is_foreign(headers: Mapping[str, str]) -> bool:
     """Whether a page of a site asks that is neither this server's nor of this machine. Programs send none, extensions their own."""
-    origin = urlsplit(headers.get("origin", ""))
-    if origin.scheme not in ("http", "https"):
-        # "null" is a page too: one without an origin of its own, in a frame or a file.
-        return headers.get("origin") == "null"
-    name = (origin.hostname or "").lower()
-    here = urlsplit("//" + headers.get("host", "")).hostname or ""
+    try:
+        origin = urlsplit(headers.get("origin", ""))
+        if origin.scheme not in ("http", "https"):
+            # "null" is a page too: one without an origin of its own, in a frame or a file.
+            return headers.get("origin") == "null"
+        name = (origin.hostname or "").lower()
+        here = urlsplit("//" + headers.get("host", "")).hostname or ""
+    except ValueError:
+        # No address at all, such as half of one in brackets.
+        return True
     return not (name == here.lower() or name in _THIS_MACHINE or name.endswith(".localhost"))
 
 
