@@ -138,7 +138,7 @@ class EngineConfig:
         return (self.gather_ms if self.gather_ms >= 0 else 12 if self.device == "cpu" else 2) / 1000
 
     def chunk_limit(self, decoding: bool) -> int:
-        """Most prompt tokens of one request in a pass. A chunk that was set holds always, so that results do not depend on load."""
+        """Most prompt tokens of one request in a pass. A chunk that was set holds always, so that results depend less on load."""
         return self.prefill_chunk or (DECODING_CHUNK if decoding else self.pass_budget)
 
     @property

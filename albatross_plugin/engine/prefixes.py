@@ -101,9 +101,18 @@ class Prefixes:
         prefix.unsure = None
 
     def lose(self, prefix: Prefix) -> list[Sequence]:
-        """What was kept is not its state: those who copied that, and can only fail too."""
+        """What was kept is not its state: those who copied that, and can only fail too. Those whose copy no plan holds yet wait again."""
         lost, prefix.unsure, prefix.kept = prefix.unsure or set(), None, False
-        return sorted((sequence for sequence in lost if not sequence.ended), key=lambda sequence: sequence.request.request_id)
+        waiting = [sequence for sequence in self._copies if sequence.prefix is prefix]
+        self._copies = [sequence for sequence in self._copies if sequence.prefix is not prefix]
+        for sequence in waiting:
+            sequence.fed, sequence.waits = 0, True
+            self._feeding.discard(sequence)
+            prefix.followers.append(sequence)
+        if prefix.leader is None:
+            self._lead(prefix)
+        left = (sequence for sequence in lost.difference(waiting) if not sequence.ended)
+        return sorted(left, key=lambda sequence: sequence.request.request_id)
 
     def end(self, sequence: Sequence) -> None:
         """It has ended, however."""
