@@ -54,7 +54,7 @@ class Staged:
     def hold(self, **body: Any) -> Future[httpx.Response]:
         """One request runs, and its first step waits for the test."""
         running = self.ask(**body)
-        assert self.control.launched.acquire(timeout=10)
+        assert self.control.launched.acquire(timeout=30)
         return running
 
 
