@@ -232,6 +232,8 @@ def test_a_model_that_works_moves_the_figures(page: Page, ui_load: Callable[...,
     host = ui_load(write_script(ui_models / "status.pth", *tokens("a", "b", "c")))
     page.goto(f"{host.url}{PAGE}#status")
     page.get_by_text("0 of 8 taken").wait_for()
+    # The device is told by the host's own status, which is asked for after the engine's.
+    until(page, lambda: "Device" in facts(page))
     before = facts(page)
     assert before["Workers"] == "1" and before["Slots per worker"] == "8" and before["Device"] == "CPU" and before["Running"] == "0"
     body = {"prompt": "!", "count": 20, "stream": False, "temperature": 0, "max_tokens": 3}
