@@ -63,15 +63,18 @@ def test_a_long_task_and_kept_memory_would_be_seen(page: Page) -> None:
 def test_1000_items_leave_the_page_quick_and_small(pages: Pages, replay: tuple[Replay, LiveHost]) -> None:
     plugin, host = replay
     seen: list[tuple[Cost, Cost]] = []
-    # On a busy machine a task may be long because another program ran; twice in a row it is the page's own.
-    while not seen or (seen[-1][1].longest_ms > LONGEST_MS and len(seen) < 2):
+    peak = 0
+    # On a busy machine a task may be long because another program ran, or a browser take another connection that lies idle; twice in a
+    # row it is the page's own.
+    while not seen or ((seen[-1][1].longest_ms > LONGEST_MS or peak > 2) and len(seen) < 2):
         page = pages.open()
         with Forwarder(host.port) as way:
             seen.append(play(page, way, plugin, ITEMS))
             assert steps.counts(page) == {"all": ITEMS, "done": ITEMS}
             assert len(plugin.calls) == len(seen), "a batch is sent once"
-            assert 1 <= way.peak <= 2
+            peak = way.peak
             page.close()
+    assert 1 <= peak <= 2
     before, after = seen[-1]
     assert after.longest_ms <= LONGEST_MS, f"tasks in ms: {after.tasks_ms}"
     assert after.heap - before.heap < HEAP and after.nodes < NODES, (before, after)
@@ -80,14 +83,18 @@ def test_1000_items_leave_the_page_quick_and_small(pages: Pages, replay: tuple[R
 def test_ui_1_a_running_batch_and_its_page_need_two_connections(pages: Pages, replay: tuple[Replay, LiveHost]) -> None:
     plugin, host = replay
     plugin.speed = 8
-    page = pages.open()
-    with Forwarder(host.port) as way:
-        page.goto(way.url + "/albatross/ui")
-        steps.fill(page, "replayed", ITEMS)
-        way.reset()
-        steps.start(page)
-        for tab in steps.TABS:
-            steps.show(page, tab)
-        steps.ended(page)
-        assert 1 <= way.peak <= 2
-        page.close()
+    peaks: list[int] = []
+    # Among connections that lie idle a browser may take another one now and then; twice in a row it is the page's need.
+    while not peaks or (peaks[-1] > 2 and len(peaks) < 2):
+        page = pages.open()
+        with Forwarder(host.port) as way:
+            page.goto(way.url + "/albatross/ui")
+            steps.fill(page, "replayed", ITEMS)
+            way.reset()
+            steps.start(page)
+            for tab in steps.TABS:
+                steps.show(page, tab)
+            steps.ended(page)
+            peaks.append(way.peak)
+            page.close()
+    assert 1 <= peaks[-1] <= 2
