@@ -158,21 +158,21 @@ class AlbatrossRWKV:
         """Submit every (prompt, choice), all or nothing; ``index = prompt * n + choice``. Never blocks.
 
         ``prompts`` are lists of token ids. ``loop`` is where the completion will be read (None: synchronously).
-        ``group``: of ``new_group()``, where several submissions belong to one call and shall share its turns. ``shared``: of the same, the
+        ``group``: of ``new_name()``, where several submissions belong to one call and shall share its turns. ``shared``: of the same, the
         name of the one prompt that this submission has in common with others, so that it is fed once.
         Raises RequestError (400 bad ids or too long, 429 queue full, 503 going away).
         """
         self.check_room(len(prompts) * options.n)
         state = tuple(self.state_tuned) if self.state_tuned else None
         options.sampling.check_vocabulary(self.vocabulary_size)
-        group = self.new_group() if group is None else group
+        group = self.new_name() if group is None else group
         requests = []
         for prompt in prompts:
             if len(prompt) > self.config.max_prompt_tokens:
                 message = f"the prompt has {len(prompt)} tokens; at most {self.config.max_prompt_tokens} are accepted"
                 raise RequestError(message, param="prompt", code="context_length_exceeded")
             ids = tuple(prompt)
-            name = shared or (self.new_group() if options.n > 1 else 0)
+            name = shared or (self.new_name() if options.n > 1 else 0)
             # With another state file it is another beginning; a request that is open keeps its own file's tensors, and so their id.
             key = (name, id(state[0]) if state else 0) if name and len(ids) >= LEAST_TOKENS else None
             for choice in range(options.n):
@@ -182,7 +182,7 @@ class AlbatrossRWKV:
         lengths = [len(request.prompt_ids) for request in requests]
         return AlbatrossCompletion(source, self.tokenizer.token_bytes, options.stops, [r.params for r in requests], lengths)
 
-    def new_group(self) -> int:
+    def new_name(self) -> int:
         """A name for one call in the queue, where calls are served in turn, or for one prompt."""
         return self._core.next_request_id()
 

@@ -69,6 +69,8 @@ class Prefixes:
 
     def copies(self) -> list[tuple[Prefix, Sequence]]:
         """Those who get a kept state before the next pass."""
+        if not self._copies:
+            return []
         taken, self._copies = self._copies, []
         return [(sequence.prefix, sequence) for sequence in taken if sequence.prefix is not None]
 

@@ -66,9 +66,9 @@ class Batch:
             "count": len(self.items),
         }
         self._ahead = min(max(AHEAD, model.config.workers * model.config.batch), max(1, model.config.max_queue // 2))
-        self._group = model.new_group()
+        self._group = model.new_name()
         # Prompts that are used more than once are fed once.
-        self._shared = {first: model.new_group() for first, count in Counter(call.alike).items() if count > 1}
+        self._shared = {first: model.new_name() for first, count in Counter(call.alike).items() if count > 1}
         self._fed = 0
         self._not_before = 0.0
         self._open: dict[int, Item] = {}

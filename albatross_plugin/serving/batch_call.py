@@ -11,6 +11,7 @@ from typing import Any
 from albatross_plugin.adapter import AlbatrossRWKV
 from albatross_plugin.errors import RequestError, shown
 from albatross_plugin.options import GenerationOptions
+from albatross_plugin.parameters import says_off
 
 MAX_ITEMS = 1000
 # Each is told to the caller, and writers of JSON know no longer numbers.
@@ -19,7 +20,7 @@ BATCH_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
 # Members that a completion does not have; the rest is read as one.
 OWN = ("prompt", "count", "seed", "seeds", "stream", "batch_id")
 # What a completion has and a batch has not, where its value asks for something.
-REFUSED: Mapping[str, tuple[object, ...]] = {"n": (None, 1), "echo": (None, False), "logprobs": (None, False)}
+REFUSED: Mapping[str, tuple[object, ...]] = {"n": (1,), "echo": (False,), "logprobs": (False,)}
 
 Prompt = str | tuple[int, ...]
 
@@ -52,8 +53,7 @@ def read_call(model: AlbatrossRWKV, body: Mapping[str, Any], defaults: Mapping[s
     May take seconds where ``response_format`` brings a schema.
     """
     for name, off in REFUSED.items():
-        value = body.get(name)
-        if not any(value is each or (type(value) is type(each) and value == each) for each in off):
+        if not says_off(body.get(name), off):
             raise RequestError(f"{name} is not supported in a batch", code="unsupported_parameter", param=name)
     state = body.get("state")
     if state is not None and (not isinstance(state, str) or resolve(state) != model.state_path):
@@ -110,14 +110,19 @@ def _prompts(model: AlbatrossRWKV, body: Mapping[str, Any]) -> list[Prompt]:
 
 def _prompt(model: AlbatrossRWKV, given: Any, name: str) -> Prompt:
     if isinstance(given, str):
-        try:
-            given.encode()
-        except UnicodeEncodeError:
-            raise RequestError(f"{name} holds half of a surrogate pair, which is no text", param="prompt") from None
+        check_text(given, name, "prompt")
         return given
     if isinstance(given, list) and given:
         return tuple(model.check_ids(given))
     raise RequestError(f"{name} must be a text or a list of token ids, got {shown(given)}", param="prompt")
+
+
+def check_text(text: str, name: str, param: str) -> None:
+    """Raises RequestError 400 for a text that UTF-8 cannot express. ``name``: which one it is, of those in ``param``."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise RequestError(f"{name} holds half of a surrogate pair, which is no text", param=param) from None
 
 
 def _seeds(body: Mapping[str, Any], count: int) -> list[int]:

@@ -9,13 +9,13 @@ from typing import Any
 
 from albatross_plugin.adapter import AlbatrossRWKV
 from albatross_plugin.errors import GenerationError, RequestError, shown
-from albatross_plugin.serving.batch_call import MAX_ITEMS, BatchCall, alike
+from albatross_plugin.serving.batch_call import MAX_ITEMS, BatchCall, alike, check_text
 from albatross_plugin.serving.languages import NAMES, detected, language
 
 MEMBERS = frozenset(("source_lang", "target_lang", "text_list"))
 AUTO = ("", "auto")
 # A translation has about as many tokens as its text; some pairs of languages take three times as many.
-LEAST_TOKENS, TOKENS_PER_TOKEN = 64, 4
+LEAST_LIMIT, TOKENS_PER_TOKEN = 64, 4
 # What HTTP calls the ends of an item that are no fault of a step.
 STATUSES = {"context_length_exceeded": 400, "model_unavailable": 503}
 # Begins with the break: a pattern that began with blanks would try each of a million blanks for a start.
@@ -41,7 +41,7 @@ class Translation:
                 inner = "\n".join(map(str.rstrip, BLANK_LINES.split(text.strip())))
                 ids = model.encode_prompt(f"{NAMES[source]}: {inner}\n\n{NAMES[self.target]}:")
                 prompts.append(tuple(ids))
-                limits.append(max(LEAST_TOKENS, TOKENS_PER_TOKEN * len(ids)))
+                limits.append(max(LEAST_LIMIT, TOKENS_PER_TOKEN * len(ids)))
         plain = {"temperature": 0, "presence_penalty": 0, "frequency_penalty": 0}
         options = model.options(plain, stop=["\n\n"])
         return BatchCall(prompts, [0] * len(prompts), options, stream=False, limits=limits, alike=alike(prompts))
@@ -58,10 +58,7 @@ def read_translation(body: Mapping[str, Any]) -> Translation:
     if len(texts) > MAX_ITEMS:
         raise RequestError(f"text_list may hold at most {MAX_ITEMS} texts, got {len(texts)}", param="text_list")
     for number, text in enumerate(texts):
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise RequestError(f"text_list[{number}] holds half of a surrogate pair, which is no text", param="text_list") from None
+        check_text(text, f"text_list[{number}]", "text_list")
     target = language(body.get("target_lang"), "target_lang")
     source = body.get("source_lang")
     if source is None or (isinstance(source, str) and source.strip().lower() in AUTO):
