@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
 from collections import Counter
@@ -24,9 +23,7 @@ from host.live import LiveHost, wait_for
 
 from albatross_plugin import hooks
 from albatross_plugin.bench.chosen_executor import ChosenExecutor, strategy
-from host_stub.guard import Rules
 
-LIMIT = 64 * 1024
 Serve = Callable[..., "Staged"]
 
 
@@ -42,6 +39,8 @@ class Staged:
         before = self.decided()
         future = self._pool.submit(lambda: self.host.client.post(path, json=body))
         wait_for(lambda: self.decided() > before or future.done())
+        if future.done():
+            assert future.result().status_code in (200, 400, 429), future.result().text
         return future
 
     def engine(self) -> dict[str, Any]:
@@ -60,7 +59,7 @@ class Staged:
 
 @pytest.fixture(scope="module")
 def live() -> Iterator[LiveHost]:
-    with LiveHost(("albatross", hooks), ("executor", ChosenExecutor()), rules=Rules(max_body=LIMIT, idle_seconds=0.3)) as running:
+    with LiveHost(("albatross", hooks), ("executor", ChosenExecutor())) as running:
         yield running
 
 
@@ -244,67 +243,6 @@ def test_prompts_above_the_limit(serve: Serve) -> None:
             assert "at most 10" in error["message"]
         assert staged.engine()["requests"]["accepted"] == 0
         assert staged.ask(prompt=fits).result(30).status_code == 200
-
-
-def half(host: LiveHost, sent: bytes, length: int | None = 100) -> socket.socket:
-    """A connection on which only a part of a body comes. Without ``length`` it comes in chunks."""
-    size = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
-    client = socket.create_connection(("127.0.0.1", host.port), timeout=10)
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{size}\r\n\r\n"
-    client.sendall(head.encode() + (sent if length is not None else b"%x\r\n%b\r\n" % (len(sent), sent)))
-    return client
-
-
-def read_all(client: socket.socket) -> bytes:
-    """What comes until the other side closes."""
-    found = b""
-    while data := client.recv(65536):
-        found += data
-    return found
-
-
-@pytest.mark.parametrize("length", [100, None])
-def test_half_a_body_is_given_up(live: LiveHost, length: int | None) -> None:
-    with half(live, b'{"prompt": ', length) as client:
-        answer = read_all(client)
-    assert answer.startswith(b"HTTP/1.1 408 ") and b'"body_timeout"' in answer
-    wait_for(lambda: not live.server.server_state.tasks)
-
-
-def test_a_body_that_comes_in_drops_is_given_up_too(tmp_path: Path) -> None:
-    with LiveHost(rules=Rules(idle_seconds=5.0, body_seconds=0.4)) as host, half(host, b"{", 1000) as client:
-        began = time.monotonic()
-        ended = threading.Event()
-
-        def drip() -> None:
-            try:
-                while not ended.wait(0.05):
-                    client.sendall(b" ")
-            except OSError:
-                pass
-
-        thread = threading.Thread(target=drip)
-        thread.start()
-        answer = client.recv(65536)
-        ended.set()
-        thread.join()
-        assert answer.startswith(b"HTTP/1.1 408 ") and time.monotonic() - began < 4
-
-
-@pytest.mark.parametrize("length", [10 * LIMIT, None])
-def test_a_body_that_is_too_large_holds_nothing_when_its_rest_does_not_come(live: LiveHost, length: int | None) -> None:
-    with half(live, b"x" * (LIMIT + 1), length) as client:
-        answer = read_all(client)
-    assert answer.startswith(b"HTTP/1.1 413 ") and b'"body_too_large"' in answer
-    wait_for(lambda: not live.server.server_state.tasks)
-
-
-def test_clients_that_leave_in_the_middle_of_a_body_hold_nothing(live: LiveHost) -> None:
-    clients = [half(live, b"{") for _ in range(20)]
-    wait_for(lambda: len(live.server.server_state.tasks) >= 20)
-    for client in clients:
-        client.close()
-    wait_for(lambda: not live.server.server_state.tasks)
 
 
 def test_sch_6_r29_an_idle_host_costs_nothing_and_a_lone_request_hardly_waits(serve: Serve) -> None:
