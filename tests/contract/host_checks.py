@@ -6,6 +6,7 @@ A check raises AssertionError. Its docstring is its name in the table. Checks ru
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import threading
 import time
@@ -261,15 +262,22 @@ def leaving(server: Served, models: Models) -> None:
     with httpx.stream("POST", server.url + COMPLETIONS, json={**body, "stream": True}) as response:
         next(response.iter_lines())
     wait_for_aborted(server, 1)
-    with contextlib.suppress(httpx.ReadTimeout):
-        httpx.post(server.url + COMPLETIONS, json=body, timeout=0.3)
+    address = httpx.URL(server.url)
+    whole = http.client.HTTPConnection(address.host, address.port or 80, timeout=30)
+    whole.request("POST", COMPLETIONS, json.dumps(body), {"Content-Type": "application/json"})
+    wait_for_requests(server, "accepted", 2, "a whole answer was not begun")
+    whole.close()
     wait_for_aborted(server, 2)
 
 
 def wait_for_aborted(server: Served, count: int) -> None:
+    wait_for_requests(server, "abort", count, "a request goes on for a client that has gone")
+
+
+def wait_for_requests(server: Served, outcome: str, count: int, otherwise: str) -> None:
     deadline = time.monotonic() + 5
-    while server.client.get("/status").json()["albatross"]["requests"]["abort"] < count:
-        assert time.monotonic() < deadline, "a request goes on for a client that has gone"
+    while server.client.get("/status").json()["albatross"]["requests"][outcome] < count:
+        assert time.monotonic() < deadline, otherwise
         time.sleep(0.02)
 
 
