@@ -187,11 +187,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._part(b"")
 
     def _wait(self, for_what: threading.Event) -> None:
-        """With a comment now and then, by which a reader that has left is noticed."""
+        """With a comment now and then, by which a reader that has left is noticed; it ends no event that a script left open."""
         while not for_what.wait(0.05):
             if self.server.closing.is_set():
                 return
-            self._part(b": wait\n\n")
+            self._part(b": wait\n")
 
     def _write(self, data: bytes) -> None:
         size = self.server.part or max(1, len(data))
