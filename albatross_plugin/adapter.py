@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import TimeoutError as FutureTimeout
 from enum import Enum
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,10 +17,12 @@ from albatross_plugin.engine.prefixes import KEPT_ROWS, LEAST_TOKENS
 from albatross_plugin.engine.request import Request, SamplingParams
 from albatross_plugin.engine.step import WorkerSpec
 from albatross_plugin.engine.tally import Tally
-from albatross_plugin.errors import REQUIREMENT_TEXT, EngineInitError, EngineInitTimeout, RequestError, UnsupportedError, shown
+from albatross_plugin.engine_thread import EngineThread
+from albatross_plugin.errors import EngineInitError, EngineInitTimeout, RequestError, UnsupportedError, shown
 from albatross_plugin.facade import ModelFacade, PipelineFacade
 from albatross_plugin.grammar import Grammars, JsonGrammar, json_source
 from albatross_plugin.options import GenerationOptions, read_options
+from albatross_plugin.preparation import check_device, check_model_path, prepare_kernels, resolve
 from albatross_plugin.response_format import ResponseFormat
 from albatross_plugin.strategy import AlbatrossStrategy
 from albatross_plugin.tokenizer import WorldTokenizer, find_vocabulary
@@ -36,8 +35,6 @@ EXECUTORS = {
 }
 NO_RNN = "AlbatrossRWKV uses batch inference. Use generate() instead of run_rnn()."
 NO_EMBEDDING = "AlbatrossRWKV does not support embeddings. Use the standard RWKV backend for embedding tasks."
-
-_starting: list[AsyncEngineCore] = []
 
 
 class RWKVType(Enum):
@@ -69,16 +66,16 @@ class AlbatrossRWKV:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.config = config or EngineConfig.load(AlbatrossStrategy(worker_num, batch_size, device))
-        self.model_path = _resolve(model_path)
+        self.model_path = resolve(model_path)
         self.name = Path(self.model_path).stem
         self._set_metadata()
         self._finalizer: weakref.finalize[..., AlbatrossRWKV] | None = None
         try:
             self.tokenizer = WorldTokenizer(find_vocabulary(tokenizer))
-            _check_model_path(self.model_path)
-            _check_device(self.config)
+            check_model_path(self.model_path)
+            check_device(self.config)
             if executor is None and self.config.device == "cuda":
-                _prepare_kernels(self.config, self.model_path, self.tokenizer.token_limit)
+                prepare_kernels(self.config, self.model_path, self.tokenizer.token_limit)
             self._init_engine(executor or EXECUTORS[self.config.device], dict(options or {}))
         except (EngineInitError, EngineInitTimeout):
             raise
@@ -111,7 +108,7 @@ class AlbatrossRWKV:
         self._grammars: Grammars | None = None
 
     def _init_engine(self, executor: str, options: dict[str, Any]) -> None:
-        """Start the thread ``albatross-engine`` with a loop of its own, and the workers on it."""
+        """Start the engine and its workers."""
         specs = [
             WorkerSpec(
                 executor=executor,
@@ -130,19 +127,14 @@ class AlbatrossRWKV:
             for index in range(self.config.workers)
         ]
         self._core = AsyncEngineCore(self.config, specs, name=self.name)
-        loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=_run_loop, args=(loop,), name="albatross-engine", daemon=True)
+        engine = EngineThread(self._core)
         # A host that only drops its reference gets its memory back too.
-        self._finalizer = weakref.finalize(self, _stop_engine, self._core, loop, thread)
-        thread.start()
-        _starting.append(self._core)
+        self._finalizer = weakref.finalize(self, engine.stop)
         try:
-            self.info = asyncio.run_coroutine_threadsafe(self._core.start(), loop).result()
+            self.info = engine.start()
         except BaseException:
             self.shutdown()
             raise
-        finally:
-            _starting.remove(self._core)
 
     # --- generation -------------------------------------------------------------------------------------------------
 
@@ -306,73 +298,3 @@ class AlbatrossRWKV:
 
     def delta_postprocess(self, delta: str) -> str:
         return delta
-
-
-def starting_status() -> dict[str, Any] | None:
-    """Status of an engine whose load is still running, for a host that has no model object yet."""
-    # A copy: the load may end on its own thread between a look and a grasp.
-    running = list(_starting)
-    return {"model": running[-1].name, **running[-1].status()} if running else None
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    # A module-level function: a closure over the model object would keep it alive after the host dropped it.
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
-
-
-def _stop_engine(core: AsyncEngineCore, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-    """End the engine and its thread; waits for both, a bounded time, unless called on that very thread."""
-    if threading.current_thread() is thread:
-        loop.create_task(core.shutdown()).add_done_callback(lambda _: loop.stop())
-        return
-    try:
-        asyncio.run_coroutine_threadsafe(core.shutdown(), loop).result(timeout=60)
-    except FutureTimeout:
-        logger.warning("the engine did not stop within 60 s")
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(timeout=10)
-
-
-def _resolve(model_path: str) -> str:
-    """The first place where a host would look for a relative path and the file exists; else the path as given."""
-    path = Path(model_path)
-    with contextlib.suppress(RuntimeError):
-        # A name like "~x" of a user who is not there stays as it is, and is not found.
-        path = path.expanduser()
-    for base in (Path(), Path(".."), Path("backend-python"), Path("build/bin"), Path("../build/bin")):
-        if (base / path).is_file():
-            return str((base / path).resolve())
-    return str(path)
-
-
-def _check_model_path(model_path: str) -> None:
-    if not model_path.lower().endswith(".pth"):
-        raise EngineInitError(f"{REQUIREMENT_TEXT} {model_path!r} is not a .pth file; choose another strategy for it.")
-    if not Path(model_path).is_file():
-        if Path(model_path).exists():
-            # Opening a pipe would wait for a writer.
-            raise EngineInitError(f"{model_path} is a folder or a device, not a model file")
-        raise EngineInitError(f"model file not found: {model_path}")
-
-
-def _check_device(config: EngineConfig) -> None:
-    try:
-        from albatross_plugin.model.device import check_device
-    except Exception as error:
-        # A broken installation of torch raises anything from ImportError to OSError.
-        raise EngineInitError(f"PyTorch cannot be imported ({type(error).__name__}: {error}); install torch 2.6 or newer.") from error
-    check_device(config.device, config.workers)
-
-
-def _prepare_kernels(config: EngineConfig, model_path: str, token_limit: int) -> None:
-    """Build the kernels, if that is needed, before the load's clock starts; first a look at the file, which takes no time."""
-    from albatross_plugin.model.cuda_weights import open_for_cuda
-    from albatross_plugin.model.kernels import ops
-
-    open_for_cuda(model_path, token_limit)
-    ops(config)

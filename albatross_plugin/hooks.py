@@ -92,7 +92,8 @@ def rwkv_runner_eval(
 
 @hookimpl
 def rwkv_runner_status(model: object) -> dict[str, Any] | None:
-    from albatross_plugin.adapter import AlbatrossRWKV, starting_status
+    from albatross_plugin.adapter import AlbatrossRWKV
+    from albatross_plugin.engine_thread import starting_status
 
     if isinstance(model, AlbatrossRWKV):
         return {"albatross": model.status()}

@@ -18,6 +18,8 @@ from host_stub.models import AbstractRWKV
 
 logger = logging.getLogger(__name__)
 
+# Clients ask for the status every second: what fails in these again and again in the same way is told once, until it works.
+POLLED = frozenset(("rwkv_runner_status", "rwkv_runner_strategies", "rwkv_runner_device_modes"))
 # What the routes use on a model object, beside the abstract methods.
 SURFACE = ("generate", "get_embedding", "shutdown")
 
@@ -29,6 +31,7 @@ class Plugins:
         self.manager = pluggy.PluginManager(PROJECT)
         self.manager.add_hookspecs(HookSpecs)
         self._checked: set[type] = set()
+        self._last_failures: dict[tuple[str, str], str] = {}
 
     @property
     def hook(self) -> Any:
@@ -119,9 +122,14 @@ class Plugins:
         for plugin, function in self._implementations(name, **arguments):
             try:
                 answers.append((plugin, read(function())))
+                self._last_failures.pop((plugin, name), None)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
+                told = f"{type(error).__name__}: {_one_line(error)}"
+                if name in POLLED and self._last_failures.get((plugin, name)) == told:
+                    continue
+                self._last_failures[plugin, name] = told
                 _log_failure(plugin, name, error)
         return answers
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from albatross_plugin.config import EngineConfig
+from albatross_plugin.engine.feeder import Feeder
+from albatross_plugin.engine.flight import Flight
 from albatross_plugin.engine.group import DecodeGroup, slot_of
 from albatross_plugin.engine.masks import Masks
 from albatross_plugin.engine.messages import Event, Failed, Finished, PromptLogprobs, TokenLogprobs, Tokens
@@ -15,42 +16,6 @@ from albatross_plugin.engine.sequence import Category, Sequence
 from albatross_plugin.engine.slots import Slots
 from albatross_plugin.engine.step import Admission, Chunk, StepPlan, StepResult
 from albatross_plugin.engine.waiting import WaitingQueue
-
-
-@dataclass
-class _Flight:
-    """Who took part in a planned step. Results go to these objects, never to whoever holds the slot by then.
-
-    Rows that are sampled: those of ``group``, then ``guided``, which decode under a grammar, then ``completed``, whose prompt ends in this
-    step. ``steady``: but for the guided rows nobody else took part, and it is nobody's last step. ``copied``: who got a kept state before
-    it, and may be fed later. ``kept``: shared prompts whose state is kept after it, each with the row that fed it.
-    """
-
-    group: DecodeGroup
-    guided: list[Sequence]
-    fed: list[Sequence]
-    completed: list[Sequence]
-    admitted: list[Sequence]
-    steady: bool
-    copied: list[Sequence]
-    kept: list[tuple[Prefix, Sequence]]
-
-    @property
-    def sampled(self) -> list[Sequence]:
-        return self.group.sequences + self.guided + self.completed
-
-    def rows(self) -> dict[int, Sequence]:
-        return {slot_of(sequence): sequence for sequence in self.group.sequences + self.guided + self.fed}
-
-
-def fair_shares(wants: list[int], budget: int) -> list[int]:
-    """Split ``budget`` over ascending ``wants``: nobody gets more than wanted, what is left goes to the larger ones."""
-    shares = []
-    for index, want in enumerate(wants):
-        share = min(want, budget // (len(wants) - index))
-        shares.append(share)
-        budget -= share
-    return shares
 
 
 class Scheduler:
@@ -71,13 +36,13 @@ class Scheduler:
         self._open: dict[int, Sequence] = {}
         self._feeding: set[Sequence] = set()
         self._prefixes = Prefixes(kept, self._feeding)
+        self._feeder = Feeder(config, self._feeding, self._prefixes.ahead)
         self._joining: list[Sequence] = []
         self._guided: set[Sequence] = set()
         self._masks = Masks()
         self._group = self._applying = DecodeGroup(())
-        self._flights: dict[int, _Flight] = {}
+        self._flights: dict[int, Flight] = {}
         self._step = 0
-        self._since_prefill = config.decode_prefill_ratio
 
     @property
     def busy(self) -> bool:
@@ -96,7 +61,7 @@ class Scheduler:
         """What each slot would do in the next step, by slot number."""
         self._group.settle_planned()
         decoding = any(s.category(True, True, 1) is Category.DECODE for s in self._slots.held)
-        due, length = self._due(decoding), self._config.min_forward_seq_len
+        due, length = self._feeder.due(decoding), self._config.min_forward_seq_len
         return [Category.EMPTY if s is None else s.category(decoding, due, length) for s in self._slots.by_number()]
 
     def add(self, request: Request) -> None:
@@ -118,7 +83,8 @@ class Scheduler:
         decoding = bool(group.sequences or guided)
         admitted = self._admit(self._config.admissions_per_step if decoding else self._slots.free) if self._waiting else []
         copied = self._prefixes.copies()
-        chosen = self._choose_chunks(decoding)
+        # A row under a grammar that sits this step out waits for its end all the same.
+        chosen = self._feeder.choose(decoding, decoding or bool(self._guided))
         if not decoding and not chosen:
             # With nothing else to do, masks that are worked out aside are what is missing.
             return self.plan() if not self._flights and self._masks.wait() else None
@@ -139,7 +105,7 @@ class Scheduler:
         last = self._count_planned(group, others)
         fed = [sequence for sequence, _ in chosen] if chosen else []
         steady = not (chosen or admitted or last)
-        self._flights[self._step] = _Flight(group, guided, fed, completed, admitted, steady, [s for _, s in copied], kept)
+        self._flights[self._step] = Flight(group, guided, fed, completed, admitted, steady, [s for _, s in copied], kept)
         self._step += 1
         return plan
 
@@ -193,36 +159,6 @@ class Scheduler:
             self._prefixes.admit(sequence)
             admitted.append(sequence)
         return admitted
-
-    def _due(self, decoding: bool) -> bool:
-        return not decoding or self._since_prefill >= self._config.decode_prefill_ratio
-
-    def _choose_chunks(self, decoding: bool) -> list[tuple[Sequence, int]]:
-        """(sequence, tokens to feed) in row order: single tokens first, then the pieces of long prompts.
-
-        Shares are equal as far as each can use them, so a short prompt never waits for a long one. With more
-        prompts than tokens in the budget, those that were fed longest ago go first: all of them make progress.
-        """
-        if not self._feeding:
-            self._since_prefill += decoding
-            return []
-        # A row that sits this step out waits for its end all the same.
-        due, limit = self._due(decoding), self._config.chunk_limit(decoding or bool(self._guided))
-        budget, wants = self._config.pass_budget, []
-        for sequence in sorted(self._feeding, key=slot_of):
-            category = sequence.category(decoding, due, self._config.min_forward_seq_len)
-            if category in (Category.ONE_PREFILL, Category.SEQ_PREFILL):
-                want = 1 if category is Category.ONE_PREFILL else min(self._prefixes.ahead(sequence), limit)
-                wants.append((category, want, sequence))
-        if len(wants) > budget:
-            wants = sorted(wants, key=lambda item: item[2].last_fed)[:budget]
-        wants.sort(key=lambda item: item[1])
-        shares = fair_shares([want for _, want, _ in wants], budget)
-        chosen = sorted((category, slot_of(sequence), share) for (category, _, sequence), share in zip(wants, shares, strict=True))
-        if decoding:
-            fed_long = any(category is Category.SEQ_PREFILL for category, _, _ in chosen)
-            self._since_prefill = 0 if fed_long else self._since_prefill + 1
-        return [(self._slots[slot], share) for _, slot, share in chosen]
 
     def apply(self, result: StepResult) -> list[Event]:
         """Credit a step's tokens to the requests that were planned for them, and end those that are complete."""
@@ -278,7 +214,7 @@ class Scheduler:
                 self._masks.want(sequence)
         return Tokens(ids, tokens, numbers or None), ends
 
-    def _prompt_logprobs(self, flight: _Flight, result: StepResult) -> list[Event]:
+    def _prompt_logprobs(self, flight: Flight, result: StepResult) -> list[Event]:
         if result.prompt_logprobs:
             rows = flight.rows()
             for slot, entries in result.prompt_logprobs.items():
@@ -297,7 +233,7 @@ class Scheduler:
         events = [self._fail(sequence, message, 500) for sequence in concerned if not sequence.ended]
         return events + self._lose(flight, concerned)
 
-    def _lose(self, flight: _Flight, failed: Mapping[Sequence, str]) -> list[Event]:
+    def _lose(self, flight: Flight, failed: Mapping[Sequence, str]) -> list[Event]:
         """These failed in a step: what they leave to be kept, in it or in a later one that is in flight, is not the state of their prompts.
 
         Whoever got it already fails with them.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -15,6 +16,9 @@ from albatross_plugin.runner.hookspecs import PROJECT, HookSpecs
 
 logger = logging.getLogger(__name__)
 
+# Clients ask for the status every second: what fails in these again and again in the same way is told once, until it works.
+POLLED = frozenset(("rwkv_runner_status", "rwkv_runner_strategies", "rwkv_runner_device_modes"))
+
 
 class Plugins:
     """Every plugin of the entry-point group, each loaded by itself: one that fails costs a line in the log, never the start."""
@@ -23,6 +27,7 @@ class Plugins:
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(HookSpecs)
         self._models: list[weakref.ref[Any]] = []
+        self._last_failures: dict[tuple[str, str], str] = {}
         self.names: list[str] = []
         for point in entry_points(group=PROJECT) if points is None else points:
             self._load(point)
@@ -99,7 +104,7 @@ class Plugins:
 
     def status(self, model: Any | None) -> dict[str, Any]:
         merged: dict[str, Any] = {}
-        for _, answer in self._ask_each("rwkv_runner_status", lambda answer: dict(answer or {}), model=model):
+        for _, answer in self._ask_each("rwkv_runner_status", _part, model=model):
             merged.update(answer)
         return merged
 
@@ -118,9 +123,14 @@ class Plugins:
         for plugin, function in self._implementations(name, **arguments):
             try:
                 answers.append((plugin, read(function())))
+                self._last_failures.pop((plugin, name), None)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
+                told = f"{type(error).__name__}: {_one_line(error)}"
+                if name in POLLED and self._last_failures.get((plugin, name)) == told:
+                    continue
+                self._last_failures[plugin, name] = told
                 _log_failure(plugin, name, error)
         return answers
 
@@ -131,7 +141,17 @@ class Plugins:
 
 
 def _mappings(answer: Any) -> list[dict[str, Any]]:
-    return [dict(item) for item in answer or ()]
+    """Descriptions that ``/status`` shows. Raises TypeError or ValueError for what is none."""
+    return [_part(item) for item in answer or ()]
+
+
+def _part(answer: Any) -> dict[str, Any]:
+    """A part of an answer. Raises TypeError or ValueError for what is no mapping, or cannot be written as JSON."""
+    if not isinstance(answer, Mapping | None):
+        raise TypeError(f"{answer!r} is no mapping")
+    part = dict(answer or {})
+    json.dumps(part, ensure_ascii=False, allow_nan=False).encode()
+    return part
 
 
 def _classes(answer: Any) -> list[type]:

@@ -8,16 +8,16 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
 from typing import Any
 
 from albatross_plugin.adapter import AlbatrossRWKV
-from albatross_plugin.completion import AlbatrossCompletion
 from albatross_plugin.engine.request import FinishReason
 from albatross_plugin.errors import GenerationError, RequestError
 from albatross_plugin.serving.batch_call import BatchCall
+from albatross_plugin.serving.batch_item import FINAL, Item
 from albatross_plugin.serving.chunks import usage
-from albatross_plugin.serving.json_route import LARGE, error_object, in_thread
+from albatross_plugin.serving.error_object import error_object
+from albatross_plugin.serving.json_route import LARGE, in_thread
 
 # Updates are handed over this often, or when there are so many, and at most so many together.
 TICK_SECONDS = 0.05
@@ -26,22 +26,6 @@ FLUSH = 256
 AHEAD = 64
 # When the queue is full of other calls' prompts.
 RETRY_SECONDS = 0.5
-FINAL = ("done", "aborted", "error")
-
-
-@dataclass(slots=True)
-class Item:
-    """One text. ``completion`` is there while the engine works on it; ``parts`` grow where the batch keeps texts."""
-
-    index: int
-    seed: int
-    status: str = "pending"
-    tokens: int = 0
-    finish_reason: str | None = None
-    error: dict[str, Any] | None = None
-    completion: AlbatrossCompletion | None = None
-    named: bool = False
-    parts: list[str] = field(default_factory=list)
 
 
 class Batch:
@@ -109,19 +93,7 @@ class Batch:
 
     def answer(self) -> dict[str, Any]:
         """The whole batch, of an object that keeps texts."""
-        items = [
-            {
-                "id": item.index,
-                "status": item.status,
-                "text": "".join(item.parts),
-                "tokens": item.tokens,
-                "finish_reason": item.finish_reason,
-                "error": item.error,
-                "seed": item.seed,
-            }
-            for item in self.items
-        ]
-        return {**self.summary(), "items": items}
+        return {**self.summary(), "items": [item.whole() for item in self.items]}
 
     async def updates(self) -> AsyncGenerator[list[dict[str, Any]], None]:
         """What the items have to say, every ``TICK_SECONDS``: lists of at most ``FLUSH``, empty ones where there is nothing new."""
@@ -298,15 +270,4 @@ class Batch:
         if self._keep:
             item.parts.append(text)
             return
-        said = {
-            "id": item.index,
-            "status": item.status,
-            "delta": text,
-            "tokens": item.tokens,
-            "finish_reason": item.finish_reason,
-            "error": item.error,
-        }
-        if not item.named:
-            item.named = True
-            said["seed"] = item.seed
-        self._news.append(said)
+        self._news.append(item.update(text))

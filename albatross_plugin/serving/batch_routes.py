@@ -14,7 +14,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from albatross_plugin import __version__
-from albatross_plugin.adapter import AlbatrossRWKV, starting_status
+from albatross_plugin.adapter import AlbatrossRWKV
+from albatross_plugin.engine_thread import starting_status
 from albatross_plugin.errors import RequestError
 from albatross_plugin.serving.batch import Batch
 from albatross_plugin.serving.batch_call import BatchCall, read_call, size

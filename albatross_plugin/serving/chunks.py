@@ -12,6 +12,7 @@ from typing import Any
 from albatross_plugin.engine.messages import TokenLogprobs
 from albatross_plugin.engine.request import FinishReason
 from albatross_plugin.errors import GenerationError
+from albatross_plugin.serving.error_object import error_object
 
 try:
     import orjson
@@ -30,8 +31,7 @@ else:
 
 def error_chunk(error: GenerationError) -> str:
     """An error in the form that OpenAI clients raise when they meet it inside a stream."""
-    kind = "server_error" if error.status >= 500 else "invalid_request_error"
-    return dumps({"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}})
+    return dumps({"error": error_object(error)})
 
 
 class TextOffsets:

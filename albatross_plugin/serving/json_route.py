@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from albatross_plugin.errors import GenerationError, RequestError
+from albatross_plugin.serving.error_object import error_object
 
 MAX_BODY = 16 * 1024 * 1024
 # A longer body or prompt is worked on elsewhere than on the event loop, where every other request would feel it.
@@ -20,7 +21,6 @@ LARGE = 65_536
 THREADS = 4
 # The parser holds the interpreter's lock until it is done, also in a thread: so what counts is how much there is for it to make.
 MAX_VALUES = 1_048_576
-KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 _limiter: RunVar[anyio.CapacityLimiter] = RunVar("albatross_plugin.serving.heavy")
 
 
@@ -37,18 +37,6 @@ class JsonRoute(APIRoute):
                 return error_response(error)
 
         return handler
-
-
-def error_object(error: RequestError | GenerationError) -> dict[str, Any]:
-    """What stands in ``error``. A half of a surrogate pair, which a client may have sent, cannot be sent back."""
-    kind = KINDS.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
-    param = None if error.param is None else printable(error.param)
-    return {"message": printable(error.message), "type": kind, "param": param, "code": error.code}
-
-
-def printable(text: str) -> str:
-    """``text`` as UTF-8 can express it; halves of surrogate pairs become escapes."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def error_response(error: RequestError | GenerationError) -> JSONResponse:

@@ -15,10 +15,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 
 from albatross_plugin import __version__
-from albatross_plugin.adapter import AlbatrossRWKV, starting_status
+from albatross_plugin.adapter import AlbatrossRWKV
 from albatross_plugin.engine.histogram import HistogramCounts
 from albatross_plugin.engine.messages import Stats
 from albatross_plugin.engine.tally import Tally, WorkerFigures
+from albatross_plugin.engine_thread import starting_status
 
 MAX_PAST_MODELS = 32
 """Names of models that are gone and whose counts are still told: a page that is scraped for ever must not grow for ever."""

@@ -5,9 +5,10 @@ from engine.fake_executor import END_AT, expected, make_request
 from engine.running import make_config
 
 from albatross_plugin.config import EngineConfig
+from albatross_plugin.engine.feeder import fair_shares
 from albatross_plugin.engine.messages import Event, Failed, Finished, Tokens
 from albatross_plugin.engine.request import FinishReason, Request
-from albatross_plugin.engine.scheduler import Scheduler, fair_shares
+from albatross_plugin.engine.scheduler import Scheduler
 from albatross_plugin.engine.sequence import Category
 from albatross_plugin.engine.step import StepPlan, StepResult
 

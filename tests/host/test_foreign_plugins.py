@@ -64,10 +64,19 @@ def test_a_host_starts_and_serves_beside_nonsense(caplog: pytest.LogCaptureFixtu
         assert [line.partition(": ")[0] for line in _errors(caplog)] == [
             f"plugin foreign failed in rwkv_runner_{name}" for name in ("status", "strategies", "device_modes")
         ]
-        assert host.switch("a.pth", "words").status_code == 200
-        assert [line.partition(": ")[0] for line in _errors(caplog)] == [
-            f"plugin foreign failed in rwkv_runner_{name}" for name in ("strategies", "parse_strategy", "model_types")
-        ]
+        for _ in range(3):
+            assert host.status() == status
+        assert _errors(caplog) == [], "what clients ask for every second is told once"
+        nonsense.answers["status"] = {}
+        host.status()
+        nonsense.answers["status"] = ["no mapping"]
+        host.status()
+        assert len(_errors(caplog)) == 1, "and again after it had worked"
+        for _ in range(2):
+            assert host.switch("a.pth", "words").status_code == 200
+            assert [line.partition(": ")[0] for line in _errors(caplog)] == [
+                f"plugin foreign failed in rwkv_runner_{name}" for name in ("parse_strategy", "model_types")
+            ]
         assert host.client.post("/v1/completions", json={"prompt": "a"}).json()["choices"][0]["text"] == "a "
 
 
