@@ -22,6 +22,8 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_MS = 20_000
 # Where a page stops its own stream, or is left, the browser calls the request failed.
 BY_ITSELF = "net::ERR_ABORTED"
+# A browser tells a page alone that its observers of sizes went round in a loop.
+LOOPS = 'addEventListener("error", ({ message }) => message.startsWith("ResizeObserver") && console.error(message));'
 
 
 def executable() -> str:
@@ -93,6 +95,7 @@ class Pages:
         )
         self._contexts.append(context)
         context.set_default_timeout(PATIENCE_MS)
+        context.add_init_script(LOOPS)
         context.on("page", self._errors.watch)
         return context.new_page()
 

@@ -41,7 +41,8 @@ class Chat {
     section.append(this.box);
     for (const each of keptTurns()) this.#append(each);
     this.#show();
-    const frame = new ResizeObserver(() => this.#fit());
+    // In the next frame: the box's new height changes what is observed, which browsers report as an error within the same one.
+    const frame = new ResizeObserver(() => requestAnimationFrame(() => this.#fit()));
     for (const part of document.querySelectorAll("body > *")) frame.observe(part);
     addEventListener("pagehide", () => this.#keep());
   }
