@@ -71,10 +71,16 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
+def printable(text: str) -> str:
+    """``text`` as UTF-8 can express it: halves of surrogate pairs, which JSON and the names of files may bring, become escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 class EngineInitError(RuntimeError):
     """The engine could not be started; the text is the cause behind one fixed prefix."""
 
     def __init__(self, cause: str) -> None:
+        cause = printable(cause)
         super().__init__(cause if cause.startswith(INIT_PREFIX) else INIT_PREFIX + _in_known_words(cause))
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import json
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -20,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 # Clients ask for the status every second: what fails in these again and again in the same way is told once, until it works.
 POLLED = frozenset(("rwkv_runner_status", "rwkv_runner_strategies", "rwkv_runner_device_modes"))
+# Addresses, counts and times are no difference.
+CHANGING = re.compile(r"0x[0-9a-f]+|[0-9]+", re.IGNORECASE)
 # What the routes use on a model object, beside the abstract methods.
 SURFACE = ("generate", "get_embedding", "shutdown")
 
@@ -82,8 +86,11 @@ class Plugins:
 
     def _offers(self, plugin: str, strategy: str) -> bool:
         """Whether the first word of ``strategy`` is a name or an alias in what the plugin offers."""
-        items = [item for each, items in self._ask_each("rwkv_runner_strategies", _mappings) if each == plugin for item in items]
-        names = {str(name).lower() for item in items for name in (item.get("name"), *(item.get("aliases") or ()))}
+        names: set[str] = set()
+        for each, function in self._implementations("rwkv_runner_strategies"):
+            if each == plugin:
+                with contextlib.suppress(Exception):
+                    names |= {str(name).lower() for item in function() for name in (item.get("name"), *(item.get("aliases") or ()))}
         return any(word in names for word in strategy.lower().split()[:1])
 
     def register_model_types(self) -> None:
@@ -126,7 +133,7 @@ class Plugins:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
-                told = f"{type(error).__name__}: {_one_line(error)}"
+                told = f"{type(error).__name__}: {CHANGING.sub('#', _one_line(error))}"
                 if name in POLLED and self._last_failures.get((plugin, name)) == told:
                     continue
                 self._last_failures[plugin, name] = told
@@ -182,4 +189,7 @@ def missing_surface(cls: type) -> list[str]:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:500]
+    try:
+        return " ".join(str(error).split())[:500]
+    except Exception as second:
+        return f"its text cannot be had ({type(second).__name__})"

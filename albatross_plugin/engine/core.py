@@ -35,6 +35,7 @@ from albatross_plugin.engine.step import WorkerSpec
 from albatross_plugin.engine.tally import Tally
 from albatross_plugin.engine.transport import ThreadTransport, Transport
 from albatross_plugin.engine.watchdog import Watchdog
+from albatross_plugin.engine.worker import describe
 from albatross_plugin.errors import EngineInitError, EngineInitTimeout
 
 __all__ = ["AsyncEngineCompletion", "AsyncEngineCore", "Delivery", "NewTokens"]
@@ -247,7 +248,7 @@ class AsyncEngineCore:
                     buffered = 0
         except Exception as error:
             logger.exception("the engine cannot route its events")
-            self._go_down(f"{type(error).__name__}: {error}")
+            self._go_down(describe(error))
         self._router.flush()
 
     def _take(self, worker: _WorkerState, event: Event) -> bool:

@@ -30,7 +30,7 @@ from albatross_plugin.engine.messages import (
 from albatross_plugin.engine.meter import Meter
 from albatross_plugin.engine.scheduler import Scheduler
 from albatross_plugin.engine.step import Executor, Memory, StepPlan, WorkerSpec
-from albatross_plugin.errors import DeviceLostError
+from albatross_plugin.errors import DeviceLostError, printable
 
 logger = logging.getLogger(__name__)
 
@@ -269,4 +269,9 @@ class Worker:
 
 def describe(error: BaseException) -> str:
     """Type and text of an error, for people."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    try:
+        text = printable(str(error))
+    except Exception:
+        # Extension modules bring errors without a text.
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

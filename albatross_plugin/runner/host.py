@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -12,8 +13,11 @@ from albatross_plugin.runner.plugins import Plugins
 class RunnerHost:
     """What plugins' routers get. Before the Runner's modules are imported, and before it has started, there is nothing to find."""
 
-    def __init__(self, plugins: Plugins, *, keeps_builtin: bool = False) -> None:
+    def __init__(self, plugins: Plugins, *, keeps_builtin: bool = False, allowed_names: Sequence[str] = ()) -> None:
         self.plugins = plugins
+        # Names of this machine by which pages may reach the plugins' routes, beside those that no site can have.
+        self.allowed_names = tuple(allowed_names)
+        self.brought: list[Any] = []
         # The Runner's own albatross mode stays in place.
         self.keeps_builtin = keeps_builtin
 
@@ -56,6 +60,13 @@ class RunnerHost:
             module.set(module.Model, None)
             # Where the point that watches ``set`` is not in force.
             self.plugins.shutdown(model)
+
+    def give_up_load(self) -> None:
+        """A load has ended without the Runner's notice: no model is there, and the next one may come."""
+        module: ModuleType = sys.modules["global_var"]
+        if module.get(module.Model_Status) == module.ModelStatus.Loading:
+            module.set(module.Model, None)
+            module.set(module.Model_Status, module.ModelStatus.Offline)
 
     def _global(self, key: str) -> Any | None:
         module: ModuleType | None = sys.modules.get("global_var")

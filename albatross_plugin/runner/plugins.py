@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
+import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
@@ -18,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 # Clients ask for the status every second: what fails in these again and again in the same way is told once, until it works.
 POLLED = frozenset(("rwkv_runner_status", "rwkv_runner_strategies", "rwkv_runner_device_modes"))
+# Addresses, counts and times are no difference.
+CHANGING = re.compile(r"0x[0-9a-f]+|[0-9]+", re.IGNORECASE)
 
 
 class Plugins:
@@ -71,8 +75,12 @@ class Plugins:
 
     def _offered(self, plugin: str) -> set[str]:
         """Names and aliases of one plugin's strategies, in small letters."""
-        items = [item for each, items in self._ask_each("rwkv_runner_strategies", _mappings) if each == plugin for item in items]
-        return {str(name).lower() for item in items for name in (item.get("name"), *(item.get("aliases") or ()))}
+        names: set[str] = set()
+        for each, function in self._implementations("rwkv_runner_strategies"):
+            if each == plugin:
+                with contextlib.suppress(Exception):
+                    names |= {str(name).lower() for item in function() for name in (item.get("name"), *(item.get("aliases") or ()))}
+        return names
 
     def create(self, parsed: Any, model_path: str, tokenizer: str | None) -> Any | None:
         """A loaded model. Raises with the reason, always an Exception: the Runner waits for ever after anything else."""
@@ -127,7 +135,7 @@ class Plugins:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
-                told = f"{type(error).__name__}: {_one_line(error)}"
+                told = f"{type(error).__name__}: {CHANGING.sub('#', _one_line(error))}"
                 if name in POLLED and self._last_failures.get((plugin, name)) == told:
                     continue
                 self._last_failures[plugin, name] = told
@@ -146,10 +154,12 @@ def _mappings(answer: Any) -> list[dict[str, Any]]:
 
 
 def _part(answer: Any) -> dict[str, Any]:
-    """A part of an answer. Raises TypeError or ValueError for what is no mapping, or cannot be written as JSON."""
+    """A part of an answer, encoded as the Runner would. Raises TypeError or ValueError for what is no mapping, or cannot be JSON."""
     if not isinstance(answer, Mapping | None):
         raise TypeError(f"{answer!r} is no mapping")
-    part = dict(answer or {})
+    from fastapi.encoders import jsonable_encoder
+
+    part = dict(jsonable_encoder(dict(answer or {})))
     json.dumps(part, ensure_ascii=False, allow_nan=False).encode()
     return part
 
@@ -175,4 +185,7 @@ def _log_failure(plugin: str, name: str, error: BaseException) -> None:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:500]
+    try:
+        return " ".join(str(error).split())[:500]
+    except Exception as second:
+        return f"its text cannot be had ({type(second).__name__})"

@@ -131,7 +131,7 @@ def batch_routers(host: Any) -> list[APIRouter]:
             asked = read_translation(body)
             return asked, asked.call(model)
 
-        asked, call = await in_thread(read)
+        asked, call = await in_thread(read) if size(body.get("text_list")) > LARGE else read()
         if not call.prompts:
             return JSONResponse(translations(asked, []))
         batch = batches.begin(model, call, keep_texts=True)

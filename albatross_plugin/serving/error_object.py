@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from albatross_plugin.errors import GenerationError, RequestError
+from albatross_plugin.errors import GenerationError, RequestError, printable
 
 KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
@@ -12,10 +12,5 @@ KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_e
 def error_object(error: RequestError | GenerationError) -> dict[str, Any]:
     """What stands in ``error``. A half of a surrogate pair, which a client may have sent, cannot be sent back."""
     kind = KINDS.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
-    param = None if error.param is None else _printable(error.param)
-    return {"message": _printable(error.message), "type": kind, "param": param, "code": error.code}
-
-
-def _printable(text: str) -> str:
-    """``text`` as UTF-8 can express it; halves of surrogate pairs become escapes."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    param = None if error.param is None else printable(error.param)
+    return {"message": printable(error.message), "type": kind, "param": param, "code": error.code}

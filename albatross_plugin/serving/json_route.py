@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 from anyio.lowlevel import RunVar
 from fastapi.routing import APIRoute
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from albatross_plugin.errors import GenerationError, RequestError
@@ -35,6 +35,9 @@ class JsonRoute(APIRoute):
                 return await answer(request)
             except (RequestError, GenerationError) as error:
                 return error_response(error)
+            except ClientDisconnect:
+                # In the middle of its body. Nobody reads this, and a server would log the exception whole.
+                return Response(status_code=499)
 
         return handler
 

@@ -238,8 +238,34 @@ def other_sites(server: Served, _: Models) -> None:
         assert plain.status_code == 415, plain.text[:300]
     own = {"Origin": str(server.client.base_url).rstrip("/")}
     assert ok(server.client.post(BATCHES, json={"prompt": "Hello", **GREEDY, "stream": False}, headers=own))["counts"]["done"] == 1
-    assert server.client.delete("/albatross/batch/whatever", headers={"Origin": "http://evil.example"}).status_code == 403
-    assert server.client.get("/albatross/status", headers={"Origin": "http://evil.example"}).status_code == 403
+    # A page of a site whose name was made to point here is of the same origin, for its browser.
+    name = "evil.example"
+    pointing = {"Host": f"{name}:{server.client.base_url.port}"}
+    asked = {"Origin": f"http://{name}", "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+    for method, path, headers in (
+        ("POST", BATCHES, {"Origin": f"http://{name}"}),
+        ("POST", BATCHES, pointing),
+        ("POST", BATCHES, {**pointing, "Origin": f"http://{pointing['Host']}"}),
+        ("DELETE", "/albatross/batch/whatever", {"Origin": f"http://{name}"}),
+        ("DELETE", "/albatross/batch/whatever", pointing),
+        ("GET", "/albatross/status", {"Origin": f"http://{name}"}),
+        ("GET", "/albatross/status", pointing),
+        ("GET", "/albatross/ui", pointing),
+        ("OPTIONS", BATCHES, asked),
+        ("OPTIONS", "/albatross/status", {**asked, **pointing}),
+    ):
+        body = {"prompt": "Hello", **GREEDY} if method == "POST" else None
+        answer = server.client.request(method, path, json=body, headers=headers)
+        assert answer.status_code == 403 and answer.json()["error"]["code"].endswith("_not_allowed"), (
+            method,
+            path,
+            headers,
+            answer.text[:300],
+        )
+        assert not [each for each in answer.headers if each.startswith("access-control-")], (method, path, headers, answer.headers)
+    for near in ("localhost", "127.0.0.1", "192.168.1.7", "[::1]"):
+        answer = server.client.get("/albatross/status", headers={"Host": f"{near}:{server.client.base_url.port}"})
+        assert answer.status_code == 200, (near, answer.text[:300])
 
 
 def fault(server: Served, models: Models) -> None:

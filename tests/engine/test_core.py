@@ -13,6 +13,7 @@ from engine.running import Engine, ends_of, engine, eventually, make_config, rea
 from albatross_plugin.engine.core import AsyncEngineCore
 from albatross_plugin.engine.messages import Failed, Finished, PromptLogprobs
 from albatross_plugin.engine.request import FinishReason, Request
+from albatross_plugin.engine.worker import describe
 from albatross_plugin.errors import EngineInitError, EngineInitTimeout, RequestError
 
 
@@ -555,3 +556,14 @@ def test_readers_of_several_loops_and_threads_share_the_steps() -> None:
             assert [entry.token_id for entry in numbers] == expected(request)[0]
         for loop in loops:
             loop.close()
+
+
+class _Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_the_text_of_any_error_can_be_told() -> None:
+    assert describe(ValueError("half a pair: \ud800")) == "ValueError: half a pair: \\ud800"
+    assert describe(_Mute()) == "_Mute" and describe(KeyError()) == "KeyError"
+    assert "\\udcff.pth" in str(EngineInitError("model file not found: \udcff.pth"))

@@ -77,12 +77,53 @@ def rwkv_runner_status(model): return {"foreign": VALUE}
 
 
 @pytest.mark.parametrize(
-    "beside", [HOOKS + UNWRITABLE.replace("VALUE", value) for value in ("object()", "float('nan')", "'\\ud800'", "{1, 2}")], indirect=True
+    "beside", [HOOKS + UNWRITABLE.replace("VALUE", value) for value in ("object()", "float('nan')", "'\\ud800'")], indirect=True
 )
 def test_what_cannot_be_written_as_json_is_left_out(beside: Plugins) -> None:
     """The Runner's own answer would be lost with it."""
     own = Plugins([OWN])
     assert beside.strategies() == own.strategies() and beside.status(None) == own.status(None)
+
+
+WRITABLE = """
+import datetime, pathlib
+@hookimpl
+def rwkv_runner_strategies(): return [{"name": "words", "since": datetime.date(2026, 1, 2), "path": pathlib.PurePosixPath("a/b"), "of": {1}}]
+@hookimpl
+def rwkv_runner_parse_strategy(strategy):
+    if strategy.startswith("words"): raise ValueError("words needs a size")
+"""
+
+
+@pytest.mark.parametrize("beside", [HOOKS + WRITABLE], indirect=True)
+def test_what_the_runner_could_write_is_left_in(beside: Plugins) -> None:
+    (theirs,) = [each for each in beside.strategies() if each["name"] == "words"]
+    assert theirs == {"name": "words", "since": "2026-01-02", "path": "a/b", "of": [1]}
+    with pytest.raises(ValueError, match="words needs a size"):
+        beside.parse("words")
+
+
+CHANGING = """
+count = 0
+@hookimpl
+def rwkv_runner_status(model):
+    global count
+    count += 1
+    raise ValueError(f"{count} times at {object()}")
+@hookimpl
+def rwkv_runner_device_modes():
+    class Mute(Exception):
+        def __str__(self): raise RuntimeError("no text")
+    raise Mute
+"""
+
+
+@pytest.mark.parametrize("beside", [HOOKS + CHANGING], indirect=True)
+def test_a_text_that_counts_is_told_once_and_one_without_a_text_does_no_harm(beside: Plugins, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        assert "foreign" not in beside.status(None) and beside.device_modes()
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(lines) == 2 and "1 times at" in lines[0] and lines[1].endswith("Mute: its text cannot be had (RuntimeError)")
 
 
 @pytest.mark.parametrize("beside", [HOOKS + WRONG], indirect=True)

@@ -17,6 +17,7 @@ from host.live import LiveHost
 
 from albatross_plugin import hooks
 from albatross_plugin.errors import RequestError
+from albatross_plugin.serving import batch_routes
 from albatross_plugin.serving.languages import NAMES, detected, language
 from albatross_plugin.serving.translation import read_translation
 
@@ -76,6 +77,18 @@ def test_a_text_becomes_the_documented_prompt_and_is_generated_greedily(random: 
         body = {"temperature": 0, "frequency_penalty": 0, "presence_penalty": 0, "stop": "\n\n", "max_tokens": max(64, 4 * size)}
         said = random.client.post("/v1/completions", json={"prompt": prompt, **body}).json()["choices"][0]["text"]
         assert each["text"] == said.strip() != ""
+
+
+def test_short_texts_do_not_queue_behind_work_that_is_done_aside(speaker: LiveHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads for that are few, and schemas of other calls may take seconds in each."""
+
+    async def busy(_: object) -> None:
+        raise AssertionError("this waits for a thread")
+
+    monkeypatch.setattr(batch_routes, "in_thread", busy)
+    assert translate(speaker, text_list=["one"]) == [{"detected_source_lang": "en", "text": "你好"}]
+    body = {"target_lang": "zh", "text_list": ["long " * 10_000] * 2}
+    assert "waits for a thread" in speaker.client.post(PATH, json=body).text, "long ones are worked on there"
 
 
 def test_texts_without_anything_to_translate_come_back_empty(speaker: LiveHost) -> None:

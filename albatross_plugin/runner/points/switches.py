@@ -1,18 +1,30 @@
-"""One switch of the model at a time: the Runner looks at its status and sets it in two steps, between which another switch may begin."""
+"""Switches of the model: one at a time, and each to its end.
+
+The Runner looks at its status and sets it in two steps, between which another switch may begin. And it tells a failed load on its output
+before it takes note of it: where that cannot be written, it would answer every later switch as if the load still ran.
+"""
 
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 from types import ModuleType
 from typing import Any
 
+from albatross_plugin.engine.worker import describe
+from albatross_plugin.errors import printable
 from albatross_plugin.runner.host import RunnerHost
 from albatross_plugin.runner.points import endpoints
 
+logger = logging.getLogger(__name__)
+
 
 def install(module: ModuleType, host: RunnerHost) -> None:
-    """In ``routes.config``. A switch that comes while another one runs gets 304, the Runner's own answer during a load."""
+    """In ``routes.config``. A switch that comes while another one runs gets 304, the Runner's own answer during a load; one that ends in
+    anything but an answer leaves no model, and gets 500 with the reason."""
+    from starlette.exceptions import HTTPException
+
     switching = threading.Lock()
 
     def change(original: Any) -> Any:
@@ -23,6 +35,14 @@ def install(module: ModuleType, host: RunnerHost) -> None:
                 return original(*args, **kwargs) if host.deployed() else _not_modified()
             try:
                 return original(*args, **kwargs)
+            except HTTPException as refusal:
+                # The text may hold a path that cannot be sent back as it is.
+                refusal.detail = printable(refusal.detail) if isinstance(refusal.detail, str) else refusal.detail
+                raise
+            except Exception as error:
+                logger.exception("a switch of the model failed")
+                host.give_up_load()
+                raise HTTPException(500, f"failed to load: {describe(error)}") from error
             finally:
                 switching.release()
 

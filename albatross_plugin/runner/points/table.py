@@ -18,6 +18,7 @@ from albatross_plugin.runner.points import (
     refusals,
     release,
     routes,
+    sites,
     status,
     streams,
     switches,
@@ -51,6 +52,7 @@ POINTS = (
     Point("switches", "routes.config", switches.install),
     Point("status", "routes.config", status.install),
     Point("refusals", "main", refusals.install),
+    Point("sites", "main", sites.install),
     Point("own mode", "albatross_engine.config", builtin.install, late=True),
 )
 

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import global_var
 import uvicorn
 from fastapi import FastAPI, HTTPException
+from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse
 from routes import completion, config, misc
 from utils.rwkv import *
@@ -31,6 +32,7 @@ async def lifespan(_):
 
 
 app = FastAPI(lifespan=lifespan)
+app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_credentials=True, allow_methods=["*"], allow_headers=["*"])
 for part in (completion, config, misc):
     app.include_router(part.router)
 

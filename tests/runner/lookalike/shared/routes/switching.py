@@ -29,6 +29,7 @@ def switch(body, make):
     try:
         global_var.set(global_var.Model, make(body))
     except Exception as error:
+        print(error)
         global_var.set(global_var.Model_Status, global_var.ModelStatus.Offline)
         raise HTTPException(500, f"failed to load: {error}") from error
     if body.deploy:
