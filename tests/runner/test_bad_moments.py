@@ -98,6 +98,7 @@ def test_paths_that_the_output_or_an_answer_cannot_write(tmp_path: Path) -> None
 
 def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_no_traceback(tmp_path: Path) -> None:
     with Served(launcher(put_together("new", tmp_path))) as server:
+        assert server.switch(models_of_this_run().f1, STRATEGY).json() == "success"
         for path in (BATCHES, "/translate/v1/batch-translate"):
             leaving = http.client.HTTPConnection("127.0.0.1", server.client.base_url.port or 80, timeout=10)
             leaving.putrequest("POST", path)
@@ -108,7 +109,7 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_no_traceback(tmp_
         # What an answer costs comes after what the departures cost.
         for _ in range(10):
             assert server.client.get("/albatross/status").status_code == 200
-        assert "Traceback" not in server.text()
+    assert "Traceback" not in server.text()
 
 
 def wait_for_running(server: Served, count: int) -> None:
