@@ -123,6 +123,33 @@ def test_tabs_follow_keys_and_the_address(page: Page, ui_url: str) -> None:
     assert selected(page) == "model"
 
 
+def test_each_tab_keeps_its_own_place(pages: Pages, ui_url: str) -> None:
+    page = pages.open(width=360, height=740)
+    page.goto(ui_url + "#batch")
+    page.locator("#batch .batch-sampling summary").click()
+
+    def scroll(to: int) -> None:
+        page.evaluate("(to) => new Promise((done) => { addEventListener('scroll', done, { once: true }); scrollTo(0, to); })", to)
+
+    def place(tab: str) -> int:
+        page.click(f"#tab-{tab}")
+        return int(page.evaluate("scrollY"))
+
+    scroll(500)
+    assert place("model") == 0, "opened for the first time"
+    scroll(60)
+    assert place("batch") == 500 and place("batch") == 500 and place("model") == 60 and place("status") == 0
+    # By a link and by the keyboard it is no other.
+    page.evaluate("location.hash = '#batch'")
+    expect(page.locator("#tab-batch")).to_have_attribute("aria-selected", "true")
+    assert page.evaluate("scrollY") == 500
+    page.focus("#tab-batch")
+    page.keyboard.press("Home")
+    assert page.evaluate("scrollY") == 60
+    page.keyboard.press("End")
+    assert page.evaluate("scrollY") == 500
+
+
 def test_the_keyboard_reaches_everything_in_order(page: Page, ui_url: str) -> None:
     page.goto(ui_url)
     expect(page.locator("#device-mode option")).to_have_count(3)

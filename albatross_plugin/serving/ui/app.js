@@ -104,6 +104,10 @@ class App {
   }
 }
 
+/** How far down each tab was left. What a scroll event has told counts: where a step back leads, the page is moved before its tab is. */
+const places = new Map();
+let shown = null;
+
 function show(name, { focus = false } = {}) {
   for (const each of Object.keys(TABS)) {
     const tab = document.getElementById(`tab-${each}`);
@@ -111,11 +115,14 @@ function show(name, { focus = false } = {}) {
     tab.setAttribute("aria-selected", String(chosen));
     tab.tabIndex = chosen ? 0 : -1;
     document.getElementById(each).hidden = !chosen;
-    if (chosen && focus) tab.focus();
   }
   // Not at the start: a fragment that appears while the page loads would move the place where the Tab key begins.
   if (fromHash() !== name) history.replaceState(null, "", `#${name}`);
   document.getElementById(name).dispatchEvent(new CustomEvent("shown"));
+  // At the start the browser has its own place for a page that is loaded again.
+  if (shown !== null && shown !== name) scrollTo(0, places.get(name) ?? 0);
+  shown = name;
+  if (focus) document.getElementById(`tab-${name}`).focus();
 }
 
 function fromHash() {
@@ -136,6 +143,7 @@ function setUpTabs() {
     });
   }
   addEventListener("hashchange", () => show(fromHash()));
+  addEventListener("scroll", () => places.set(shown, scrollY), { passive: true });
 }
 
 function mountAll(app) {
