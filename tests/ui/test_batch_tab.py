@@ -148,6 +148,48 @@ def test_ui_3_a_cut_stream_and_bad_events_are_told(tab: Page, server: FakeBatche
     assert page.locator(".cell-text").all_text_contents()[:2] == ["whole", "half"]
 
 
+def test_ui_3_what_the_page_ended_by_itself_has_not_finished(tab: Page, server: FakeBatches, page_errors: PageErrors) -> None:
+    """One text has its end, one an error of its own, two have none when the stream breaks, by an error or without a word."""
+    page_errors.expect(CUT)
+    page = tab
+    broken = event({"error": {"message": "out of albatrosses", "type": "server_error", "param": None, "code": None}})
+    for last, phase in ((broken + DONE, "failed"), (b"", "cut")):
+
+        def script(_: FakeBatches, body: dict[str, Any], last: bytes = last) -> Iterator[Step]:
+            yield batch(body, "running") + update(0, "done", "a", 1) + update(1, "error", error={"message": "no"})
+            yield server.stopped
+            yield last
+
+        server.reset()
+        server.script = script
+        begin(page, count=4)
+        until(page, lambda: counts(page)["error"] == 1)
+        server.stopped.set()
+        ended(page, phase)
+        assert page.locator(".batch-finished").text_content() == "2 of 4 finished"
+        assert page.locator("#batch progress").evaluate("bar => [bar.value, bar.max]") == [2, 4]
+        assert counts(page)["error"] == 3
+        page.reload()
+        ready(page)
+        assert page.locator(".batch-finished").text_content() == "2 of 4 finished"
+
+
+def test_ui_3_a_cut_after_the_last_text_says_that_none_was_cut(tab: Page, server: FakeBatches, page_errors: PageErrors) -> None:
+    def script(_: FakeBatches, body: dict[str, Any]) -> Iterator[Step]:
+        yield b"".join(update(number, "done", "x", 1) for number in range(4))
+        yield server.stopped
+
+    page_errors.expect(CUT)
+    server.script = script
+    begin(tab, count=4)
+    until(tab, lambda: counts(tab)["done"] == 4)
+    server.stopped.set()
+    ended(tab, "cut")
+    assert tab.locator(".batch-finished").text_content() == "4 of 4 finished"
+    notice = tab.locator(".batch-results .notice").text_content() or ""
+    assert "none was cut" in notice and "0 texts" not in notice
+
+
 def test_ui_3_an_error_breaks_the_batch_off_in_words(tab: Page, server: FakeBatches) -> None:
     error = event({"error": {"message": "out of albatrosses", "type": "server_error", "param": None, "code": None}})
     server.script = lambda _, body: [update(0, "done", "a", 1) + update(1, "error", "", 0, error={"message": "too long"}) + error + DONE]

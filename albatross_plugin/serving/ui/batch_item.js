@@ -15,6 +15,8 @@ export class Item {
   finishReason = null;
   error = null;
   seed = null;
+  /** Whether the page ended it, since the stream did not get so far. */
+  broken = false;
   version = 0;
   /** UTF-16 units of the text. */
   length = 0;

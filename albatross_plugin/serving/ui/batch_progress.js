@@ -44,7 +44,7 @@ export class BatchProgress {
       const now = run.endedAt ?? performance.now();
       const passed = (now - run.startedAt) / 1000;
       if (!run.ended) this.#rates.push(now, run);
-      const whole = run.items.reduce((sum, item) => sum + (item.final && item.status !== "aborted" && item.shown !== "cut"), 0);
+      const whole = run.items.reduce((sum, item) => sum + (item.final && item.status !== "aborted" && !item.broken), 0);
       this.node.dataset.phase = run.phase;
       this.bar.max = run.total;
       this.bar.value = whole;
@@ -83,8 +83,7 @@ function noticeOf(run) {
   const said = [];
   let kind = "warn";
   const cut = run.items.reduce((sum, item) => sum + (item.shown === "cut"), 0);
-  if (run.phase === "cut") said.push(t("batch.notice.cut", { n: number(cut) }));
-  if (run.phase === "reloaded") said.push(t("batch.notice.reloaded", { n: number(cut) }));
+  if (run.phase === "cut" || run.phase === "reloaded") said.push(t(`batch.notice.${run.phase}${cut ? "" : ".none"}`, { n: number(cut) }));
   if (run.phase === "failed") {
     said.push(t("batch.notice.failed", { message: run.failure.message }));
     kind = "bad";

@@ -152,7 +152,11 @@ export class BatchRun {
   }
 
   #endItems(status, error) {
-    for (const item of this.items) if (!item.final) this.#set(item, { status, error, tokens: item.tokens });
+    for (const item of this.items) {
+      if (item.final) continue;
+      item.broken = true;
+      this.#set(item, { status, error, tokens: item.tokens });
+    }
   }
 
   #take(data) {
@@ -208,7 +212,7 @@ export class BatchRun {
 
   /** What `restored` needs, as JSON can hold it. */
   saved() {
-    const items = this.items.map((item) => [item.status, item.text, item.tokens, item.finishReason, item.error, item.seed]);
+    const items = this.items.map((item) => [item.status, item.text, item.tokens, item.finishReason, item.error, item.seed, item.broken]);
     const time = (this.endedAt ?? performance.now()) - this.startedAt;
     return { call: this.call, phase: this.phase, malformed: this.malformed, failure: this.ended && this.failure ? told(this.failure) : null, time, items };
   }
@@ -216,10 +220,10 @@ export class BatchRun {
   /** A batch as it was when the page was left; what had no end then was cut. */
   static restored({ call, phase, malformed, failure, time, items }, settings) {
     const run = new BatchRun(call, settings);
-    for (const [id, [status, text, tokens, finishReason, error, seed]] of items.entries()) {
+    for (const [id, [status, text, tokens, finishReason, error, seed, broken]] of items.entries()) {
       const item = run.items[id];
       item.append(text);
-      Object.assign(item, { finishReason, seed });
+      Object.assign(item, { finishReason, seed, broken });
       run.#set(item, { status, tokens, error });
     }
     const ended = !["waiting", "running", "stopping"].includes(phase);

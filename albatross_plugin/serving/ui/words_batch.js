@@ -140,6 +140,16 @@ export default {
     zh: "批次运行时离开了页面，服务器因此停止了它。{n} 条文本被截断，已生成的部分保留。",
     ja: "実行中にページを離れたため、サーバー側で停止しました。{n} 件が途中で切れましたが、届いた分は残っています。",
   },
+  "batch.notice.cut.none": {
+    en: "The stream ended without saying that the batch is over. Every text had its end before; none was cut.",
+    zh: "数据流没有说明批次已结束就中断了。所有文本在此之前都已有结果，没有文本被截断。",
+    ja: "バッチの終わりを告げずにストリームが途切れました。テキストはすべてその前に終わっており、途中で切れたものはありません。",
+  },
+  "batch.notice.reloaded.none": {
+    en: "The page was left just before this batch was over. Every text had its end before; none was cut.",
+    zh: "批次即将结束时离开了页面。所有文本在此之前都已有结果，没有文本被截断。",
+    ja: "バッチが終わる直前にページを離れました。テキストはすべてその前に終わっており、途中で切れたものはありません。",
+  },
   "batch.notice.failed": { en: "The server broke the batch off: {message}", zh: "服务器中止了批次：{message}", ja: "サーバーがバッチを打ち切りました：{message}" },
   "batch.notice.errors": {
     en: "{n} texts ended with an error. The first: {message}",
