@@ -107,21 +107,63 @@ def test_a_load_shows_how_far_it_is_and_is_not_sent_again(tab: Page, model: Path
     assert len(sent) == 1
 
 
-def test_a_load_that_somebody_else_started_is_shown_and_refuses_another(
-    tab: Page, page_errors: PageErrors, ui_host: LiveHost, model: Path
-) -> None:
-    page_errors.expect("switch-model")
+def test_a_load_that_somebody_else_started_is_shown_and_refuses_another(tab: Page, ui_host: LiveHost, model: Path) -> None:
+    sent = switches(tab)
     ui_host.state.status = ModelStatus.Loading
     try:
         tab.reload()
         expect(tab.locator("#load-progress")).to_be_visible()
         expect(tab.locator("#model-state")).to_have_text("loading")
+        expect(tab.locator("#load-button")).to_be_disabled()
         start(tab, model)
-        expect(tab.locator("#load-outcome")).to_have_text("A load is running already. Wait for its end, then try again.")
     finally:
         ui_host.state.status = ModelStatus.Offline
     expect(tab.locator("#load-progress")).to_be_hidden()
     expect(tab.locator("#model-state")).to_have_text("no model loaded")
+    expect(tab.locator("#load-outcome")).to_contain_text("The load has ended without a model")
+    expect(tab.locator("#load-button")).to_be_enabled()
+    assert sent == []
+
+
+def test_a_load_that_began_before_the_status_told_refuses_another(
+    tab: Page, page_errors: PageErrors, ui_host: LiveHost, model: Path
+) -> None:
+    page_errors.expect("switch-model")
+    # The engine has no part in it, and the host is asked anew after the refusal.
+    ui_host.state.status = ModelStatus.Loading
+    try:
+        start(tab, model)
+        expect(tab.locator("#load-outcome")).to_have_text("A load is running already. Wait for its end, then try again.")
+        expect(tab.locator("#load-progress")).to_be_visible()
+    finally:
+        ui_host.state.status = ModelStatus.Offline
+    expect(tab.locator("#load-outcome")).to_contain_text("The load has ended without a model")
+
+
+def test_a_reload_of_the_page_leaves_a_load_its_outcome(tab: Page, model: Path) -> None:
+    start(tab, model, STEPPED)
+    stepped_load.tell(1_000_000_000)
+    expect(tab.locator("#load-progress")).to_contain_text("1.00 / 4.00 GB")
+    sent = switches(tab)
+    tab.reload()
+    expect(tab.locator("#load-progress")).to_contain_text("1.00 / 4.00 GB")
+    expect(tab.locator("#load-button")).to_be_disabled()
+    stepped_load.tell("go")
+    outcome = tab.locator("#load-outcome")
+    expect(outcome).to_contain_text("Loaded hello-world.")
+    assert outcome.locator("a").all_text_contents() == ["Open the chat", "Generate a batch"]
+    expect(tab.locator("#load-progress")).to_be_hidden()
+    expect(tab.locator("#load-button")).to_be_enabled()
+    assert sent == []
+
+
+def test_a_model_without_albatross_is_offered_no_batch(tab: Page) -> None:
+    foreign = {"model": "hello", "state": "foreign", "engine": None}
+    tab.route(STATUS_ONLY, lambda route: route.fulfill(json=foreign))
+    tab.route("**/switch-model", lambda route: route.fulfill(json={}))
+    start(tab, "hello.pth", "cpu fp32")
+    expect(tab.locator("#load-outcome")).to_contain_text("Loaded hello in")
+    assert tab.locator("#load-outcome a").all_text_contents() == ["Open the chat"]
 
 
 def test_a_load_that_fails_shows_the_servers_reason_as_text(tab: Page, page_errors: PageErrors, model: Path) -> None:

@@ -161,6 +161,16 @@ def test_what_a_server_does_not_tell_is_not_shown(
     assert status.locator("#status .notice:visible").count() == int("without" in state)
 
 
+def test_a_model_without_albatross_has_no_chart(status: Page, api: FakeApi) -> None:
+    tell(status, api, OWN)
+    assert status.locator("#status .chart").is_visible()
+    tell(status, api, {"model": "other", "state": "foreign", "engine": None, "batches": None})
+    assert status.get_by_text("it has no slots, queue or rates to show").is_visible()
+    assert not status.locator("#status .chart").is_visible() and not status.get_by_text("Tokens per second").is_visible()
+    tell(status, api, OWN)
+    assert status.locator("#status .chart").is_visible()
+
+
 def test_a_load_shows_how_far_it_is_and_a_failed_engine_says_why(status: Page, api: FakeApi) -> None:
     engine = {**ENGINE, "phase": "loading", "loaded_bytes": 512 << 20, "total_bytes": 2 << 30, "slots": {"total": 0, "active": 0}}
     tell(status, api, {"model": None, "state": "loading", "engine": engine})

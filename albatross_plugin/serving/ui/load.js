@@ -11,6 +11,8 @@ import { t } from "./words.js";
 
 const SAVED = "albatross.models";
 const REMEMBERED = 10;
+// The number of the state in `/status`, as RWKV-Runner counts.
+const HOST_OFFLINE = 0;
 // Refusals of a call's address, not of the load itself.
 const NOT_DEPLOY = ["origin_not_allowed", "host_not_allowed"];
 
@@ -22,6 +24,10 @@ export function mount(section, app) {
 class ModelTab {
   #app;
   #running = false;
+  // A load whose outcome no call of this page tells goes on, or has gone on until now.
+  #watched = false;
+  // The load of this page has told its outcome, which the status may lag behind.
+  #told = false;
   #modes = new DeviceModes();
   #progress = new LoadProgress();
   #outcome = el("div", { id: "load-outcome", role: "alert" });
@@ -67,14 +73,30 @@ class ModelTab {
   #take(status) {
     if (status.host) this.#modes.offer(status.host.device_modes);
     this.#deployed.hidden = status.host?.deploy !== true;
-    this.#load.disabled = this.#running || !this.#deployed.hidden;
     const loading = status.state === "loading";
-    if (!this.#running) {
-      if (loading) this.#progress.watch();
-      else this.#progress.end();
-    }
+    if (!this.#running) this.#watch(status, loading);
+    this.#load.disabled = this.#running || (loading && !this.#told) || !this.#deployed.hidden;
     this.#progress.update(status.albatross?.engine ?? null);
     this.#current.show(status, this.#running);
+  }
+
+  /** Loads that were begun elsewhere, or by this page before it was loaded anew. */
+  #watch(status, loading) {
+    if (!loading) this.#told = false;
+    if (loading && !this.#told) {
+      this.#watched = true;
+      this.#progress.watch();
+    } else this.#progress.end();
+    if (this.#watched && !loading) this.#tellWatched(status);
+  }
+
+  #tellWatched({ albatross, host, state }) {
+    if (state === "ready" || state === "foreign") {
+      this.#say("ok", t("model.loaded.elsewhere", { name: albatross.model ?? host?.model ?? "–" }), "", next(state));
+    } else if (state === "down" || host?.status === HOST_OFFLINE) this.#say("bad", t("model.gone"), albatross.engine?.error ?? "");
+    // One of the two answers may be older than the end of the load: the next ones tell.
+    else return;
+    this.#watched = false;
   }
 
   #look() {
@@ -87,7 +109,7 @@ class ModelTab {
 
   #submit(event) {
     event.preventDefault();
-    if (this.#running) return;
+    if (this.#load.disabled) return;
     const path = this.#path.value.trim();
     const problems = new Map();
     if (!path) problems.set(this.#path, t("model.path.missing"));
@@ -108,6 +130,8 @@ class ModelTab {
 
   /** One call, one outcome. What the connection loses is not sent again: the load may go on without us. */
   async #switch(wanted) {
+    this.#watched = false;
+    this.#told = true;
     this.#busy(true);
     clear(this.#outcome);
     if (wanted.model) this.#progress.begin();
@@ -140,25 +164,18 @@ class ModelTab {
     const time = duration(Math.max(0.1, this.#progress.passed / 1000));
     const answer = await getJson("/albatross/status").catch(() => null);
     const name = answer?.model ?? model.split(/[\\/]/).pop();
-    this.#say("ok", t("model.loaded", { name, time }), "", this.#next());
+    this.#say("ok", t("model.loaded", { name, time }), "", next(answer?.state));
   }
 
   #failed(error, model) {
     if (!(error instanceof ApiError)) throw error;
+    // Then a load that goes on, whoever began it, has its outcome still to be told.
+    this.#told = error.status !== 304 && error.status !== 0;
     if (error.status === 304) this.#say("warn", t("model.busy"));
     else if (error.status === 401) this.#say("warn", t("model.key"));
     else if (error.status === 403 && !NOT_DEPLOY.includes(error.code)) this.#say("warn", t("model.deploy"));
     else if (error.status === 0) this.#say("bad", t(model ? "model.lost" : "error.connection"));
     else this.#say("bad", t(model ? "model.failed" : "model.unload.failed"), error.message);
-  }
-
-  #next() {
-    return el(
-      "p",
-      { class: "actions" },
-      el("a", { href: "#chat", "data-t": "model.to.chat" }),
-      el("a", { href: "#batch", "data-t": "model.to.batch" }),
-    );
   }
 
   #say(kind, text, reason = "", more = null) {
@@ -183,6 +200,12 @@ class ModelTab {
     }
     this.#remind();
   }
+}
+
+/** What can be done with a model in this state: batches are albatross's own. */
+function next(state) {
+  const batch = state === "foreign" ? null : el("a", { href: "#batch", "data-t": "model.to.batch" });
+  return el("p", { class: "actions" }, el("a", { href: "#chat", "data-t": "model.to.chat" }), batch);
 }
 
 function saved() {

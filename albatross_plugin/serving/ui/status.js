@@ -77,7 +77,7 @@ class StatusTab {
     this.body.classList.toggle("stale", error !== null);
     this.#showHead(now);
     this.#showFacts(now);
-    this.#showRate(error ? null : now.decode, now.prefill);
+    this.#showRate(error ? null : now.decode, now);
     this.cards.hidden = now.slots.total === null;
     this.slots.show(now.slots.taken, now.slots.total, t("status.slots.taken", shown({ taken: now.slots.taken, total: now.slots.total })));
     this.queue.show(now.queue.length, now.queue.limit, t("status.queue.waiting", shown({ length: now.queue.length, limit: now.queue.limit })));
@@ -110,11 +110,12 @@ class StatusTab {
     this.facts.show({ ...now, memory, free });
   }
 
-  #showRate(decode, prefill) {
+  #showRate(decode, { prefill, state }) {
     const words = decode === null ? t("status.rate.none") : t("status.rate.now", { rate: rate(decode) });
     put(this.now, words);
     put(this.prefill, prefill ? t("status.rate.prefill", { rate: rate(prefill) }) : "");
-    this.rates.hidden = decode === null && !this.#chart.samples.some((sample) => sample.value !== null);
+    // What was drawn before is of another model then.
+    this.rates.hidden = state === "foreign" || (decode === null && !this.#chart.samples.some((sample) => sample.value !== null));
     this.#chart.draw();
     const minutes = number(this.#chart.seconds / 60);
     this.#chart.describe(t("status.rate.chart", { minutes, rate: words, peak: rate(this.#chart.highest) }));

@@ -115,6 +115,12 @@ export default {
   "model.fact.device": { en: "Device", zh: "设备", ja: "デバイス" },
   "model.fact.version": { en: "Plugin", zh: "插件", ja: "プラグイン" },
   "model.loaded": { en: "Loaded {name} in {time}.", zh: "已加载 {name}，用时 {time}。", ja: "{name} を読み込みました（所要時間 {time}）。" },
+  "model.loaded.elsewhere": { en: "Loaded {name}.", zh: "已加载 {name}。", ja: "{name} を読み込みました。" },
+  "model.gone": {
+    en: "The load has ended without a model: it failed, or the model was unloaded. Its reason went to whoever began it.",
+    zh: "加载已结束，但没有模型：加载失败，或模型已被卸载。原因只告知了发起加载的一方。",
+    ja: "読み込みは終わりましたが、モデルはありません。失敗したか、アンロードされました。理由は開始した側にのみ伝えられています。",
+  },
   "model.unloaded": { en: "The model is unloaded.", zh: "模型已卸载。", ja: "モデルをアンロードしました。" },
   "model.failed": { en: "The model was not loaded.", zh: "模型加载失败。", ja: "モデルを読み込めませんでした。" },
   "model.unload.failed": { en: "The model was not unloaded.", zh: "模型卸载失败。", ja: "モデルをアンロードできませんでした。" },
