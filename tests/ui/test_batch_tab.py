@@ -350,6 +350,58 @@ def test_texts_are_copied_and_exported(tab: Page, server: FakeBatches) -> None:
     assert [line["status"] for line in lines] == ["done", "error", "done"] and lines[1]["error"] == {"message": "no", "code": "c"}
 
 
+@pytest.mark.parametrize("width", [320, 360, 800, 1280])
+def test_the_note_of_a_copy_moves_nothing(tab: Page, server: FakeBatches, width: int) -> None:
+    page = tab
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    begin(page, count=200)
+    ended(page, "done")
+    tools, told = page.locator(".batch-bar button"), page.locator(".batch-told")
+    places = """() => [...document.querySelectorAll(".batch-results > :not(.batch-told), .batch-bar *")].map((node) => {
+      const { x, y, width, height } = node.getBoundingClientRect();
+      return [node.className, x, y + scrollY, width, height];
+    })"""
+    try:
+        page.set_viewport_size({"width": width, "height": 800})
+        # Another language takes the note of the last copy away.
+        for language in ("zh", "ja", "en"):
+            page.select_option("#language", language)
+            tools.first.scroll_into_view_if_needed()
+            assert not told.is_visible()
+            before = page.evaluate(places)
+            tools.first.click()
+            told.get_by_text("200").wait_for()
+            assert page.evaluate(places) == before, language
+            seen = told.evaluate(
+                "node => { const { left, right, top, bottom } = node.getBoundingClientRect(); return [left, right, top, bottom]; }"
+            )
+            assert 0 <= seen[0] < seen[1] <= width and 0 <= seen[2] < seen[3] <= 800
+    finally:
+        page.set_viewport_size({"width": 1280, "height": 800})
+
+
+def test_why_a_text_ended_is_said_in_each_language(tab: Page, server: FakeBatches) -> None:
+    reasons = ["stop", "length", "abort", "weariness"]
+    ends = [update(number, "done", "x", 1, finish_reason=reason) for number, reason in enumerate(reasons)]
+    server.script = lambda _, body: [b"".join(ends) + DONE]
+    page = tab
+    begin(page, count=4)
+    ended(page, "done")
+    said = {
+        "en": ["ended by itself or at a stop text", "ended at the token limit", "aborted", "ended: weariness"],
+        "zh": ["自行结束，或遇到停止文本", "达到 token 上限", "已停止", "结束原因：weariness"],
+        "ja": ["自然に、または停止文字列で終了", "トークン上限で終了", "停止", "終了理由：weariness"],
+    }
+    for number in range(4):
+        page.locator(".cell").nth(number).click()
+        facts = page.locator(".cell[data-open=pin] .cell-facts")
+        for language in ("zh", "ja", "en"):
+            page.select_option("#language", language)
+            facts.get_by_text(said[language][number], exact=True).wait_for()
+        page.keyboard.press("Escape")
+        page.locator(".cell[data-open=pin]").wait_for(state="detached")
+
+
 def test_markup_of_a_model_is_text(tab: Page, server: FakeBatches) -> None:
     markup = '<img src=x onerror="window.broken = 1"><script>window.broken = 1</script>&lt;'
 
@@ -374,6 +426,12 @@ def test_start_says_why_it_cannot(tab: Page, server: FakeBatches) -> None:
         tab.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
         tab.locator("#batch-reason", has_text=word).wait_for()
         assert tab.locator("#batch button.primary").is_disabled()
+        link = tab.locator("#batch-reason a")
+        for language, words in (("zh", "“模型”页"), ("ja", "「モデル」タブ"), ("en", "tab Model")):
+            tab.select_option("#language", language)
+            assert link.text_content() == words
+    link.click()
+    tab.locator("#model").wait_for()
 
 
 WATCH = """() => {

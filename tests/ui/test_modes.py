@@ -49,6 +49,15 @@ def test_a_tap_opens_a_text_and_another_closes_it(pages: Pages, server: FakeBatc
     expect(page.locator(".cell[data-open]")).to_have_count(0)
 
 
+def test_the_hints_are_for_the_pointer_that_there_is(pages: Pages, server: FakeBatches) -> None:
+    for width in (360, 1280):
+        for touch in (False, True):
+            page = pages.open(width=width, touch=touch)
+            page.goto(server.page)
+            shown = [page.locator(f".batch-keys{kind}").is_visible() for kind in ("", "-touch")]
+            assert shown == [not touch, touch], width
+
+
 def test_what_is_tapped_is_large_enough(pages: Pages, server: FakeBatches) -> None:
     page = run(pages.open(width=360, height=740, touch=True), server)
     steps.cell(page, 0).tap()

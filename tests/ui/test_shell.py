@@ -62,7 +62,7 @@ def test_every_text_is_there_in_all_languages(page: Page, ui_url: str) -> None:
 def test_a_thing_has_one_name_in_all_tabs(page: Page, ui_url: str) -> None:
     page.goto(ui_url)
     for key, texts in words(page).items():
-        assert not re.search(r"(?i)tok(en)?", texts["zh"].replace("max_tokens", "")), key
+        assert not re.search("词元|令牌|线程", texts["zh"]), key
         assert not re.search("ストラテジー|要求(?!さ)|待ち行列|tok", texts["ja"].replace("max_tokens", "")), key
 
 
@@ -193,6 +193,32 @@ def test_an_api_key_is_asked_for_in_words_and_kept_for_this_visit(page: Page, pa
     expect(page.locator("dialog")).to_have_count(0)
     page.clock.run_for(600_000)
     assert page.locator("dialog").count() == 0
+
+
+def test_the_key_dialog_says_a_thing_once_and_keeps_its_buttons_together(page: Page, page_errors: PageErrors, keyed_host: LiveHost) -> None:
+    page_errors.expect("401")
+    page.goto(f"{keyed_host.url}/albatross/ui")
+    page.fill("#key", "wrong")
+    page.keyboard.press("Enter")
+    message = page.get_by_text("The server refused this API key.").locator("visible=true")
+    expect(page.locator("dialog .notice")).to_have_text("The server refused this API key.")
+    expect(page.locator("#connection")).to_have_text("The server refused this API key.")
+    expect(message).to_have_count(1)
+    page.keyboard.press("Escape")
+    expect(page.locator("#connection")).to_be_visible()
+    expect(message).to_have_count(1)
+    boxes = "nodes => nodes.map((node) => node.getBoundingClientRect()).map(({ x, y, width }) => [x, y, width])"
+    for language in ("zh", "ja", "en"):
+        page.select_option("#language", language)
+        for width in (1280, 360):
+            page.set_viewport_size({"width": width, "height": 740})
+            page.click("#key-button")
+            expect(page.locator("dialog .actions button")).to_have_count(3)
+            found = page.locator("dialog .actions button").evaluate_all(boxes)
+            lines, lefts, widths = (len({box[each] for box in found}) for each in (1, 0, 2))
+            assert (lines == 1) if width == 1280 else ((lines, lefts, widths) == (3, 1, 1)), (language, width)
+            page.keyboard.press("Escape")
+            expect(page.locator("dialog")).to_have_count(0)
 
 
 def test_a_server_that_is_gone_is_told_and_found_again(page: Page, page_errors: PageErrors, ui_url: str) -> None:

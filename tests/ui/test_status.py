@@ -123,7 +123,7 @@ def test_the_figures_of_the_engine_are_shown(status: Page, api: FakeApi) -> None
     assert label(status) == "Generated tokens per second over the last 2 minutes. Now: 1,235 tokens/s. Highest: 1,235."
     assert status.locator("#status .chart-value").all_text_contents() == ["0", "500", "1,000", "1,500"]
     status.select_option("#language", "zh")
-    assert facts(status)["预计等待"] == "1 分 1 秒" and "当前：1,235 词元/秒" in label(status)
+    assert facts(status)["预计等待"] == "1 分 1 秒" and "当前：1,235 token/秒" in label(status)
     status.select_option("#language", "en")
 
 

@@ -9,7 +9,7 @@ import { announce, el } from "./dom.js";
 import { copy, download, textsOf } from "./export.js";
 import { Grid } from "./grid.js";
 import { number } from "./numbers.js";
-import { onLanguage, t } from "./words.js";
+import { onLanguage, t, translate } from "./words.js";
 
 // Figures that change faster cannot be read.
 const FIGURES_MS = 100;
@@ -37,7 +37,7 @@ class BatchTab {
     this.#app = app;
     this.start = el("button", { class: "primary", "data-t": "batch.start", "aria-describedby": "batch-reason" });
     this.stop = button("batch.stop-button", "danger", () => this.#stop());
-    this.reason = el("p", { class: "help", id: "batch-reason" });
+    this.reason = el("p", { class: "help", id: "batch-reason", "data-t-link": "#model" });
     this.refusal = el("p", { class: "notice bad", role: "alert", hidden: true });
     this.actions = el("div", { class: "batch-actions" }, el("div", { class: "actions" }, this.start, this.stop), this.reason, this.refusal);
     this.form = new BatchForm({ onSubmit: () => this.#begin(), actions: this.actions });
@@ -47,11 +47,11 @@ class BatchTab {
     this.copyAll = button("batch.copy", "plain", () => this.#copy(this.#chosen()));
     this.exportAll = button("batch.export", "plain", () => this.#export());
     this.clear = button("batch.clear", "plain", () => this.#clear());
-    this.told = el("span", { class: "batch-told muted" });
-    const tools = el("div", { class: "actions" }, this.told, this.copyAll, this.exportAll, this.clear);
+    this.told = el("span", { class: "batch-told" });
+    const tools = el("div", { class: "actions" }, this.copyAll, this.exportAll, this.clear);
     const bar = el("div", { class: "batch-bar" }, this.filter.node, tools);
     const keys = [el("p", { class: "help batch-keys", "data-t": "batch.keys" }), el("p", { class: "help batch-keys-touch", "data-t": "batch.keys.touch" })];
-    this.results = el("div", { class: "batch-results" }, this.progress.node, this.progress.notice, bar, this.grid.node, ...keys);
+    this.results = el("div", { class: "batch-results" }, this.progress.node, this.progress.notice, bar, this.grid.node, ...keys, this.told);
     section.append(el("h2", { class: "sr-only", "data-t": "tab.batch" }), el("div", { class: "batch" }, this.form.node, this.results));
     this.#restore();
     this.tellButtons();
@@ -160,12 +160,20 @@ class BatchTab {
     const reason = busy ? "" : reasonOf(this.#app.status);
     this.start.disabled = busy || reason !== "";
     this.start.textContent = t(this.#asked !== null ? "batch.starting" : "batch.start");
-    const text = reason === "" ? "" : t(`batch.reason.${reason}`);
-    if (this.reason.textContent !== text) this.reason.textContent = text;
+    this.#tellReason(reason === "" ? "" : `batch.reason.${reason}`);
     const phase = (this.#asked ?? this.#run)?.phase;
     this.stop.disabled = !busy || phase === "stopping";
     this.clear.disabled = this.#run === null || busy;
     this.#tellTools();
+  }
+
+  /** Why Start cannot be used: a key of words, or none. */
+  #tellReason(key) {
+    const { reason } = this;
+    if (reason.dataset.t === key) return;
+    reason.dataset.t = key;
+    if (key === "") reason.textContent = "";
+    else translate(reason);
   }
 
   /** There is nothing to take along of a state in which no text is. */

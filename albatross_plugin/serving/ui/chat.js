@@ -24,7 +24,7 @@ class Chat {
 
   constructor(section) {
     this.settings = new Settings();
-    this.empty = el("p", { class: "muted chat-empty", "data-t": "chat.empty" });
+    this.empty = el("p", { class: "muted chat-empty", "data-t": "chat.empty", "data-t-link": "#model" });
     this.log = new Log(this.empty);
     this.input = el("textarea", {
       id: "chat-input",
@@ -49,7 +49,10 @@ class Chat {
 
   /** The state of the model, as the frame knows it. */
   tellModel(state) {
-    this.empty.dataset.t = UNANSWERED[state] ?? "chat.empty";
+    const key = UNANSWERED[state] ?? "chat.empty";
+    // Told anew each second, a link would be gone from under the finger.
+    if (this.empty.dataset.t === key) return;
+    this.empty.dataset.t = key;
     translate(this.empty);
   }
 

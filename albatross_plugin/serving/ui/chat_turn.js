@@ -96,7 +96,12 @@ export class TurnView {
     if (turn.retryAfter) said.push(["chat.wait", { seconds: Math.ceil(turn.retryAfter) }]);
     if (turn.skipped) said.push(["chat.skipped", { n: turn.skipped }]);
     if (turn.end !== null && lost(turn)) said.push(["chat.lost"]);
-    clear(this.note).append(...said.map(([key, values = {}]) => el("span", { "data-t": key, "data-t-values": JSON.stringify(values) })));
+    const sentences = said.map(([key, values = {}]) => {
+      // Alone of these it has a link; what a server says may have brackets of its own.
+      const link = key === "chat.no_model" ? "#model" : null;
+      return el("span", { "data-t": key, "data-t-values": JSON.stringify(values), "data-t-link": link });
+    });
+    clear(this.note).append(...sentences);
     this.note.hidden = said.length === 0;
   }
 

@@ -2,7 +2,7 @@
 
 import { el } from "./dom.js";
 import { number } from "./numbers.js";
-import { t } from "./words.js";
+import { t, words } from "./words.js";
 
 /** State as a sign, beside its word and its colour. */
 const SIGNS = { pending: "○", running: "▸", done: "✓", aborted: "■", error: "✕", cut: "╱" };
@@ -126,7 +126,7 @@ export class Cell {
   #tellFacts() {
     const { seed, finishReason } = this.item;
     const cut = this.item.length > HELD_OPEN ? t("batch.fact.held", { n: number(HELD_OPEN), total: number(this.item.length) }) : "";
-    const facts = [cut, seed === null ? "" : t("batch.fact.seed", { seed }), finishReason ? t("batch.fact.finish", { reason: finishReason }) : ""];
+    const facts = [cut, seed === null ? "" : t("batch.fact.seed", { seed }), finishReason ? ending(finishReason) : ""];
     this.facts.textContent = facts.filter(Boolean).join(" · ");
   }
 
@@ -155,6 +155,12 @@ export class Cell {
     this.#from = from;
     this.#to = to;
   }
+}
+
+/** Why a text ended, in words where the reason is one of those that are known. */
+function ending(reason) {
+  const key = `batch.finish.${reason}`;
+  return Object.hasOwn(words, key) ? t(key) : t("batch.finish.other", { reason });
 }
 
 function errorOf({ shown, error }) {

@@ -46,14 +46,27 @@ export function retell() {
   for (const node of document.querySelectorAll("[data-t], [data-t-title], [data-t-label], [data-t-placeholder]")) translate(node);
 }
 
-/** Sets what `data-t`, `data-t-title`, `data-t-label` and `data-t-placeholder` of one node name; `data-t-values` is JSON. */
+/**
+ * Sets what `data-t`, `data-t-title`, `data-t-label` and `data-t-placeholder` of one node name; `data-t-values` is JSON. With
+ * `data-t-link` the part of the text in [brackets] is a link to there.
+ */
 export function translate(node) {
-  const { t: text, tTitle, tLabel, tPlaceholder, tValues } = node.dataset;
+  const { t: text, tTitle, tLabel, tPlaceholder, tValues, tLink } = node.dataset;
   const values = tValues ? JSON.parse(tValues) : {};
-  if (text) node.textContent = t(text, values);
+  if (text && tLink) node.replaceChildren(...linked(t(text, values), tLink));
+  else if (text) node.textContent = t(text, values);
   if (tTitle) node.title = t(tTitle, values);
   if (tLabel) node.setAttribute("aria-label", t(tLabel, values));
   if (tPlaceholder) node.setAttribute("placeholder", t(tPlaceholder, values));
+}
+
+function linked(text, href) {
+  const [before, inside, after] = text.split(/[[\]]/);
+  if (inside === undefined) return [text];
+  const link = document.createElement("a");
+  link.href = href;
+  link.textContent = inside;
+  return [before, link, after];
 }
 
 function saved() {

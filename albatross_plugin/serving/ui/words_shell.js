@@ -73,7 +73,7 @@ export default {
   "model.device.choose": { en: "Choose a device mode…", zh: "请选择设备模式…", ja: "デバイスモードを選択…" },
   "model.device.other": { en: "Other strategy", zh: "其他策略", ja: "その他の戦略" },
   "model.device.missing": { en: "Choose a device mode.", zh: "请选择设备模式。", ja: "デバイスモードを選択してください。" },
-  "mode.workers": { en: "Workers", zh: "工作线程", ja: "ワーカー" },
+  "mode.workers": { en: "Workers", zh: "Worker 数", ja: "ワーカー" },
   "mode.workers.help": {
     en: "One for each GPU, {minimum} to {maximum}.",
     zh: "每个 GPU 一个，{minimum} 到 {maximum}。",
@@ -82,7 +82,7 @@ export default {
   "mode.batch": { en: "Batch size", zh: "批大小", ja: "バッチサイズ" },
   "mode.batch.help": {
     en: "Texts at a time per worker, {minimum} to {maximum}.",
-    zh: "每个工作线程同时生成的文本数，{minimum} 到 {maximum}。",
+    zh: "每个 worker 同时生成的文本数，{minimum} 到 {maximum}。",
     ja: "ワーカーごとの同時生成数、{minimum} から {maximum} まで。",
   },
   "model.number": {
@@ -110,7 +110,7 @@ export default {
   "model.current": { en: "Loaded now", zh: "当前模型", ja: "現在のモデル" },
   "model.fact.name": { en: "Model", zh: "模型", ja: "モデル" },
   "model.fact.state": { en: "State", zh: "状态", ja: "状態" },
-  "model.fact.workers": { en: "Workers", zh: "工作线程", ja: "ワーカー" },
+  "model.fact.workers": { en: "Workers", zh: "Worker 数", ja: "ワーカー" },
   "model.fact.slots": { en: "Slots", zh: "槽位", ja: "スロット" },
   "model.fact.device": { en: "Device", zh: "设备", ja: "デバイス" },
   "model.fact.version": { en: "Plugin", zh: "插件", ja: "プラグイン" },
