@@ -54,7 +54,7 @@ def measure(folder: Path, options: argparse.Namespace) -> None:
     print(f"tasks over 50 ms: {len(after.tasks_ms)}, the longest of {after.longest_ms:.0f} ms")
     print(f"heap: {before.heap / 2**20:.1f} MiB before, {after.heap / 2**20:.1f} MiB after")
     print(f"DOM nodes: {before.nodes:,} before, {after.nodes:,} after")
-    print(f"connections while the batch runs: at most {way.peak} at a time")
+    print(f"connections in use while the batch runs: at most {way.peak} at a time")
     print(f"errors: {errors.found or 'none'}")
 
 
