@@ -29,6 +29,11 @@ TOKENS = 40
 SMALL = ("--layers", "1", "--width", "64", "--max-tokens", str(TOKENS))
 
 
+def heed_interrupts() -> None:
+    """A shell's background jobs ignore Ctrl-C, and hand that down."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("torch", "rwkv", "fastapi", "pyrwkv_tokenizer"):
@@ -45,7 +50,14 @@ def start(cache: Path, tmp_path: Path) -> Generator[Begin, None, None]:
         command = [sys.executable, "-u", "-m", "host_stub.demo", *SMALL, "--cache", str(cache), *arguments]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace", cwd=cwd, env=environment
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            cwd=cwd,
+            env=environment,
+            preexec_fn=None if sys.platform == "win32" else heed_interrupts,
         )
         running.append(process)
         return process
