@@ -5,7 +5,7 @@
     PYTHONPATH=tests python -m albatross_plugin.bench.soak --minutes 5 --faults
 
 It starts a stub host and makes its models itself: rings of words, so that a text with another's words is seen. Clients stream, ask for
-whole answers, several choices and tools, send bad and half requests, leave, never read; now and then more of them come than the queue
+whole answers, several choices, tools and batches, send bad and half requests, leave, never read; now and then more come than the queue
 holds, or the model is switched. At rest before, after a warm part and at the end, the server's threads, descriptors and memory are read.
 Exit status 1 if anything leaked, an answer was wrong or a client was left waiting.
 """
@@ -26,7 +26,8 @@ from typing import Any
 from albatross_plugin.bench.chosen_executor import strategy
 from albatross_plugin.bench.host import Host
 from albatross_plugin.bench.report import Log, table
-from albatross_plugin.bench.soak_clients import MIXES, Scene, flood, guarded
+from albatross_plugin.bench.soak_batches import BATCHES
+from albatross_plugin.bench.soak_clients import GOOD, LEAVING, OTHERS, Scene, flood, guarded
 from albatross_plugin.bench.soak_command import STOPPED, add_files, run_logged
 from albatross_plugin.bench.soak_faults import CONFIG, FAULTY, OPTIONS, Faults
 from albatross_plugin.bench.soak_models import RingModel, ring_model
@@ -42,6 +43,7 @@ PROGRESS_SECONDS = 10.0
 SWITCH_SECONDS, FLOOD_SECONDS, FAULT_SECONDS, LOOK_SECONDS = 20.0, 15.0, 1.0, 0.5
 SLICE_SECONDS = 0.2
 MOST_TOLD = 20
+MIXES = {"all": [*GOOD, *LEAVING, *OTHERS, *BATCHES], "aborts": [*GOOD, *LEAVING]}
 
 
 class Soak:

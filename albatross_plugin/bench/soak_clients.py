@@ -275,4 +275,3 @@ OTHERS: list[tuple[int, Client]] = [
     (3, half),
     (1, deaf),
 ]
-MIXES = {"all": [*GOOD, *LEAVING, *OTHERS], "aborts": [*GOOD, *LEAVING]}

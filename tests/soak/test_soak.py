@@ -53,6 +53,7 @@ def test_a_short_soak_loses_nothing(tmp_path: Path, with_faults: str) -> None:
     check_no_leak(figures)
     outcomes = figures["outcomes"]
     assert outcomes["answered"] > 20 and outcomes["left"] > 5 and outcomes["failed on purpose"] > 1
+    assert sum(count for name, count in outcomes.items() if name.startswith("batch")) > 2
     assert figures["loads"] >= 2 and figures["longest_error_s"] < 5
 
 
