@@ -150,10 +150,10 @@ class WebKit(Remote):
 
 
 @contextmanager
-def process(*words: str, **environment: str) -> Iterator[None]:
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **environment}) as running:
+def process(*words: str, output: int = subprocess.DEVNULL, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(words, stdout=output, stderr=subprocess.DEVNULL, env={**os.environ, **environment}) as running:
         try:
-            yield
+            yield running
         finally:
             running.terminate()
 
@@ -176,9 +176,10 @@ def webkit() -> Iterator[Remote]:
         sys.exit("MiniBrowser is not installed; Debian's package is webkit2gtk-driver")
     driver, screen, port = found("WebKitWebDriver"), found("Xvfb"), free_port()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home, ExitStack() as running:
-        number = f":{100 + port % 800}"
-        running.enter_context(process(screen, number, "-screen", "0", "1400x1000x24"))
-        wait_for(Path(f"/tmp/.X11-unix/X{number[1:]}").exists)
+        shown = running.enter_context(process(screen, "-displayfd", "1", "-screen", "0", "1400x1000x24", output=subprocess.PIPE))
+        assert shown.stdout is not None
+        # It chooses a free one, and says which when it is ready.
+        number = ":" + shown.stdout.readline().decode().strip()
         # Containers lack what its sandbox needs.
         settings = {"DISPLAY": number, "HOME": home, "WEBKIT_DISABLE_SANDBOX_THIS_IS_DANGEROUS": "1"}
         running.enter_context(process(driver, f"--port={port}", **settings))
