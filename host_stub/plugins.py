@@ -134,10 +134,9 @@ class Plugins:
                 raise
             except BaseException as error:
                 told = f"{type(error).__name__}: {CHANGING.sub('#', _one_line(error))}"
-                if name in POLLED and self._last_failures.get((plugin, name)) == told:
-                    continue
+                if name not in POLLED or self._last_failures.get((plugin, name)) != told:
+                    _log_failure(plugin, name, error)
                 self._last_failures[plugin, name] = told
-                _log_failure(plugin, name, error)
         return answers
 
     def _implementations(self, name: str, **arguments: Any) -> Iterator[tuple[str, Callable[[], Any]]]:

@@ -90,9 +90,14 @@ class Scene:
         return self.chance.choice((1, 2, 7, 16, 16, 40))
 
 
-async def ask(scene: Scene, path: str, body: dict[str, Any]) -> Reply:
-    """One call read to its end. Raises HttpError, OSError, IncompleteReadError when the connection breaks."""
-    reply, loop = Reply(), asyncio.get_running_loop()
+async def ask(
+    scene: Scene, path: str, body: dict[str, Any], reply: Reply | None = None, each: Callable[[], Awaitable[None]] | None = None
+) -> Reply:
+    """One call read to its end. Raises HttpError, OSError, IncompleteReadError when the connection breaks.
+
+    ``reply``: of another kind, which takes the answer in its own way. ``each`` runs after every event of a stream.
+    """
+    reply, loop = reply or Reply(), asyncio.get_running_loop()
     reader, writer = await send(scene.endpoint, "POST", path, body)
     try:
         reply.status, reply.headers = await read_head(reader)
@@ -107,6 +112,8 @@ async def ask(scene: Scene, path: str, body: dict[str, Any]) -> Reply:
                 if reply.error is not None and last:
                     reply.error_after = loop.time() - last
                 last = loop.time()
+                if each is not None:
+                    await each()
         else:
             reply.take(json.loads(b"".join([part async for part in parts])))
             reply.whole = reply.error is None

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from contract.served import Served, launcher
+from runner.lookalikes import put_together
 
 from albatross_plugin.runner.launch import main
 from albatross_plugin.runner.points.sites import refusal
@@ -47,3 +51,11 @@ def test_sec_3_names_and_pages_that_may_call(host: str, origin: str | None, code
 def test_a_name_that_is_missing_is_told(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
     assert "--allow-host needs a name" in capsys.readouterr().err
+
+
+def test_a_name_that_is_allowed_reaches_the_routes(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    with Served(launcher(put_together("new", tmp_path), "--allow-host", "runner.example.org")) as server:
+        for name, status in (("runner.example.org", 200), ("evil.example", 403)):
+            assert server.client.get("/albatross/status", headers={"Host": name}).status_code == status
+            assert server.client.get("/status", headers={"Host": name}).status_code == 200, "the Runner's own"

@@ -13,11 +13,11 @@ pytest.importorskip("torch")
 
 from albatross_plugin.bench import soak_batches
 from albatross_plugin.bench.openai_client import Endpoint
-from albatross_plugin.bench.soak_batches import Heard, batch
+from albatross_plugin.bench.soak_batches import BatchReply, batch
 from albatross_plugin.bench.soak_clients import Scene
 from albatross_plugin.bench.soak_models import RingModel, ring_model
 
-Change = Callable[[Heard], object]
+Change = Callable[[BatchReply], object]
 
 
 @pytest.fixture(scope="module")
@@ -35,17 +35,15 @@ def problems(rings: RingModel, monkeypatch: pytest.MonkeyPatch, change: Change, 
         asked.append(make())
         return asked[-1]
 
-    async def answer(scene: Scene, body: dict[str, Any]) -> Heard:
-        heard = Heard(counts={"done": 2 * len(asked), "aborted": 0, "error": 0})
-        heard.reply.status, heard.reply.whole = 200, True
+    async def answer(scene: Scene, path: str, body: dict[str, Any], heard: BatchReply, each: object) -> None:
+        heard.counts, heard.status, heard.whole = {"done": 2 * len(asked), "aborted": 0, "error": 0}, 200, True
         for index, (_, ring, start) in enumerate(each for each in asked for _ in range(2)):
             text = rings.text(ring, start, body["max_tokens"])
             heard.item({"id": index, "status": "done", "error": None}, text)
         change(heard)
-        return heard
 
     monkeypatch.setattr(scene, "prompt", prompt)
-    monkeypatch.setattr(soak_batches, "_whole", answer)
+    monkeypatch.setattr(soak_batches, "ask", answer)
     asyncio.run(batch(scene, stream=False))
     return scene.problems
 
@@ -68,7 +66,7 @@ def test_the_right_answer_is_no_problem(rings: RingModel, monkeypatch: pytest.Mo
         (lambda heard: heard.states.update({0: "aborted"}), "nobody stopped"),
         (lambda heard: heard.counts.update({"done": 1}), "counts"),
         (fail("engine_error", "a step was told to raise"), "item 0 of a batch"),
-        (lambda heard: setattr(heard.reply, "error", {"message": "no", "code": "x"}), "200 {'message': 'no'"),
+        (lambda heard: setattr(heard, "error", {"message": "no", "code": "x"}), "200 {'message': 'no'"),
     ],
 )
 def test_what_is_wrong_is_found(rings: RingModel, monkeypatch: pytest.MonkeyPatch, change: Change, words: str) -> None:

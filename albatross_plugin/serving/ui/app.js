@@ -7,6 +7,7 @@ import { clear, el } from "./dom.js";
 import { askForKey, keyReason } from "./key.js";
 import * as load from "./load.js";
 import * as status from "./status.js";
+import { hostPhase } from "./status_figures.js";
 import { language, onLanguage, retell, setLanguage, t } from "./words.js";
 
 const TABS = { model: load, status, chat, batch };
@@ -14,8 +15,6 @@ const CALM_MS = 1000;
 const LOADING_MS = 500;
 // The longest that a timer can wait.
 const NEVER_MS = 2 ** 31 - 1;
-// The number of the state in `/status`, as RWKV-Runner counts.
-const HOST_LOADING = 2;
 
 /**
  * What the tabs share.
@@ -66,7 +65,7 @@ class App {
       const changed = before?.state !== answer.state || before?.model !== answer.model;
       // Loads that are none of the engine's, of a .gguf file for example, show there alone.
       if (changed) this.#wanted += 1;
-      if (this.#answered < this.#wanted || this.status.host?.status === HOST_LOADING) this.#askHost();
+      if (this.#answered < this.#wanted || hostPhase(this.status.host) === "loading") this.#askHost();
     }
     this.#tell();
   }
@@ -91,7 +90,7 @@ class App {
   #tell() {
     const { albatross, host } = this.status;
     const state = albatross?.state ?? "unknown";
-    const elsewhere = state === "offline" && this.#answered === this.#wanted && host?.status === HOST_LOADING;
+    const elsewhere = state === "offline" && this.#answered === this.#wanted && hostPhase(host) === "loading";
     this.status.state = elsewhere ? "loading" : state;
     for (const callback of this.#callbacks) {
       try {

@@ -7,12 +7,11 @@ import { clear, el } from "./dom.js";
 import { field, tell } from "./fields.js";
 import { LoadProgress } from "./load_progress.js";
 import { duration } from "./numbers.js";
+import { hostPhase } from "./status_figures.js";
 import { t } from "./words.js";
 
 const SAVED = "albatross.models";
 const REMEMBERED = 10;
-// The number of the state in `/status`, as RWKV-Runner counts.
-const HOST_OFFLINE = 0;
 // Refusals of a call's address, not of the load itself.
 const NOT_DEPLOY = ["origin_not_allowed", "host_not_allowed"];
 
@@ -93,7 +92,7 @@ class ModelTab {
   #tellWatched({ albatross, host, state }) {
     if (state === "ready" || state === "foreign") {
       this.#say("ok", t("model.loaded.elsewhere", { name: albatross.model ?? host?.model ?? "–" }), "", next(state));
-    } else if (state === "down" || host?.status === HOST_OFFLINE) this.#say("bad", t("model.gone"), albatross.engine?.error ?? "");
+    } else if (state === "down" || hostPhase(host) === "offline") this.#say("bad", t("model.gone"), albatross.engine?.error ?? "");
     // One of the two answers may be older than the end of the load: the next ones tell.
     else return;
     this.#watched = false;

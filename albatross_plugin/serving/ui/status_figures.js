@@ -4,6 +4,9 @@ const STATES = ["offline", "loading", "ready", "foreign", "down", "closed"];
 /** The numbers of `/status`, as RWKV-Runner's front end knows them. */
 const PHASES = { 0: "offline", 1: "loading", 2: "loading", 3: "ready" };
 
+/** What the host itself says of its model, or null. */
+export const hostPhase = (host) => PHASES[host?.status] ?? null;
+
 /**
  * @param {any} own the answer of /albatross/status, or null
  * @param {any} host the answer of /status, or null
@@ -46,7 +49,7 @@ export function figures(own, host) {
 function stateOf(own, host, engine) {
   if (STATES.includes(own?.state)) return engine?.phase === "down" ? "down" : own.state;
   if (STATES.includes(engine?.phase)) return engine.phase;
-  const phase = PHASES[host?.status] ?? null;
+  const phase = hostPhase(host);
   // A model that works, of which the engine knows nothing, is somebody else's.
   return phase === "ready" ? "foreign" : phase;
 }
